@@ -23,14 +23,6 @@
 #ifndef DROPLESS_CONTRACT_H
 #define DROPLESS_CONTRACT_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #include "dropless/contract/implementation.h"
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -7,6 +7,10 @@
 
 #include "dropless/contract/types.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum {
   DROPLESS_SWIGLU = 0,
   DROPLESS_SWIGLU_CLAMPED = 1,
@@ -52,5 +56,9 @@ typedef struct dropless_activation_backward_args {
   const dropless_tensor* d_x;           /* out, shape of x, fp32 or bf16 */
   const dropless_tensor* d_row_weights; /* out [N_max] fp32, null when row_weights is null */
 } dropless_activation_backward_args;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

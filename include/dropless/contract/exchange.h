@@ -10,6 +10,10 @@
 
 #include "dropless/contract/types.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Bootstrap: gathers `bytes` bytes of every rank into `received` [R * bytes], in rank order.
  * Returns 0 on success. The suite provides it; no launcher is assumed. */
 typedef int32_t (*dropless_all_gather)(void* context, const void* sent, void* received,
@@ -36,6 +40,22 @@ typedef struct dropless_exchange_settings {
 
 typedef struct dropless_exchange dropless_exchange; /* opaque, one per handle */
 
+/* all_gather may be called inside open only; placement and node_of_rank are host memory and copied.
+ */
+typedef struct dropless_exchange_open_args {
+  uint32_t struct_size;
+  uint32_t struct_version;
+  const dropless_exchange_settings* settings;
+  dropless_exchange* exchange; /* out */
+} dropless_exchange_open_args;
+
+/* Not collective after TIMEOUT or PEER_LOST. */
+typedef struct dropless_exchange_close_args {
+  uint32_t struct_size;
+  uint32_t struct_version;
+  dropless_exchange* exchange;
+} dropless_exchange_close_args;
+
 /* Rows that this rank's receive buffers need (EXCHANGE-9); allocates nothing. */
 typedef struct dropless_exchange_capacity_args {
   uint32_t struct_size;
@@ -44,10 +64,14 @@ typedef struct dropless_exchange_capacity_args {
   int64_t capacity; /* out */
 } dropless_exchange_capacity_args;
 
-/* Takes the routing of one step. A new plan replaces the old one entirely (EXCHANGE-12). */
+/* Takes the routing of one step. A new plan replaces the old one entirely (EXCHANGE-12).
+ * Overflow, policy error: every rank returns DROPLESS_OVERFLOW with the demand written and all
+ * other outputs untouched; on a step without a check OK is returned, and dispatch and combine write
+ * nothing. Policy drop: counts and offsets are those after the drop, the demand is the true one. */
 typedef struct dropless_exchange_plan_args {
   uint32_t struct_size;
   uint32_t struct_version;
+  dropless_exchange* exchange;
   const dropless_tensor* ids;                     /* [T,K] i32 or i64, -1 = no pair */
   const dropless_tensor* tokens_per_local_expert; /* out [L] i64 real pairs (EXCHANGE-4) */
   const dropless_tensor* offsets;                 /* out [L+1] i64 */
@@ -55,13 +79,22 @@ typedef struct dropless_exchange_plan_args {
   const dropless_tensor* global_counts;           /* out [E] i64 over all ranks, or null */
   const dropless_tensor* total_rows;              /* out [1] i64 rows used, padding included */
   const dropless_tensor* demand;                  /* out [1] i64, fullest rank (EXCHANGE-10) */
-  int64_t sent_bytes;      /* out: payload and scale bytes to other ranks (EXCHANGE-5) */
-  int64_t sent_node_bytes; /* out: the same between different nodes */
+  const dropless_tensor* sent_bytes; /* out [1] i64 to other ranks (EXCHANGE-5), or null */
+  const dropless_tensor*
+      sent_node_bytes; /* out [1] i64 to other nodes, a token once a node; or null */
+  int64_t step;        /* EXCHANGE-11 */
+  int32_t last_step;   /* 1: the check is due whatever the period */
+  int32_t checked;     /* out: this call looked for overflow */
+  const dropless_tensor*
+      first_overflow_step;              /* out [1] i64 since the last check, -1 none; or null */
+  const dropless_tensor* unseen_steps;  /* out [1] i64, or null */
+  const dropless_tensor* dropped_pairs; /* out [1] i64, policy drop; or null */
 } dropless_exchange_plan_args;
 
 typedef struct dropless_exchange_dispatch_args {
   uint32_t struct_size;
   uint32_t struct_version;
+  dropless_exchange* exchange;
   const dropless_tensor* x;           /* [T,H] any dtype */
   const dropless_tensor* scales;      /* [T,S] u8 or e8m0, or null */
   const dropless_tensor* weights;     /* [T,K] fp32 or null */
@@ -75,6 +108,7 @@ typedef struct dropless_exchange_dispatch_args {
 typedef struct dropless_exchange_combine_args {
   uint32_t struct_size;
   uint32_t struct_version;
+  dropless_exchange* exchange;
   const dropless_tensor* rows;        /* [N_max,H] fp32 or bf16 */
   const dropless_tensor* row_weights; /* expert-major, weighted profile: [N_max] fp32; else null */
   const dropless_tensor* y;           /* out [T,H] fp32 or bf16 */
@@ -84,6 +118,7 @@ typedef struct dropless_exchange_combine_args {
 typedef struct dropless_exchange_dispatch_backward_args {
   uint32_t struct_size;
   uint32_t struct_version;
+  dropless_exchange* exchange;
   const dropless_tensor* d_rows;        /* [N_max,H] */
   const dropless_tensor* d_row_weights; /* flat [N_max,K] or expert-major [N_max], or null */
   const dropless_tensor* d_x;           /* out [T,H] */
@@ -94,11 +129,16 @@ typedef struct dropless_exchange_dispatch_backward_args {
 typedef struct dropless_exchange_combine_backward_args {
   uint32_t struct_size;
   uint32_t struct_version;
+  dropless_exchange* exchange;
   const dropless_tensor* d_y;           /* [T,H] */
   const dropless_tensor* rows;          /* [N_max,H], weighted profile only */
   const dropless_tensor* row_weights;   /* [N_max], weighted profile only */
   const dropless_tensor* d_rows;        /* out [N_max,H] */
   const dropless_tensor* d_row_weights; /* out [N_max], weighted profile only */
 } dropless_exchange_combine_backward_args;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -18,6 +18,10 @@
 
 #include "dropless/contract/types.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct dropless_gemm_fprop_args {
   uint32_t struct_size;
   uint32_t struct_version;
@@ -53,5 +57,9 @@ typedef struct dropless_gemm_wgrad_args {
   const dropless_tensor* c;       /* [E,O,I] fp32 or bf16; null when beta is 0; may be dw itself */
   const dropless_tensor* dw;      /* out [E,O,I] fp32 or bf16 */
 } dropless_gemm_wgrad_args;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

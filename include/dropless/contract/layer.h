@@ -10,6 +10,10 @@
 #include "dropless/contract/exchange.h"
 #include "dropless/contract/routing.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { DROPLESS_WEIGHTS_LATE = 0, DROPLESS_WEIGHTS_EARLY = 1, DROPLESS_WEIGHTS_INPUT = 2 };
 enum { DROPLESS_RECIPE_PLAIN = 0, DROPLESS_RECIPE_MXFP8 = 1 };
 
@@ -23,7 +27,9 @@ typedef struct dropless_layer_settings {
   dropless_dtype gradient_format; /* MXFP8 recipe: e4m3 or e5m2 for gradients (LAYER-5) */
   int32_t recompute;              /* 1: the forward pass keeps only its inputs */
   int32_t offload;                /* 1: kept activations go to host memory */
-  int32_t overlap;                /* 1: exchange and expert GEMMs may overlap */
+  dropless_dtype logits_dtype;    /* fp32 or bf16: the router's output type, after its bias */
+  int32_t reserved;
+  int32_t overlap; /* 1: exchange and expert GEMMs may overlap */
 } dropless_layer_settings;
 
 /* Parameters or, in the backward pass, their gradients. Null where the model has none. */
@@ -67,6 +73,11 @@ typedef struct dropless_layer_backward_args {
   const dropless_tensor* d_y;                 /* [T,H] */
   const dropless_tensor* d_x;                 /* out [T,H] fp32 or bf16 */
   const dropless_layer_parameters* gradients; /* out; a null member is not wanted */
+  const dropless_tensor* d_logits; /* [T,E] fp32, added to the routing's own gradient, or null */
 } dropless_layer_backward_args;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -7,6 +7,10 @@
 
 #include "dropless/contract/routing.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { DROPLESS_SCOPE_MICRO_BATCH = 0, DROPLESS_SCOPE_SEQUENCE = 1, DROPLESS_SCOPE_GLOBAL = 2 };
 
 /* loss = coeff * c * E/K * sum_e f_e P_e. Scope global: accumulated_counts and accumulated_tokens
@@ -30,7 +34,8 @@ typedef struct dropless_balance_loss_args {
   const dropless_tensor* d_logits;            /* backward: out [T,E] fp32 */
 } dropless_balance_loss_args;
 
-/* loss = coeff * mean over unmasked tokens of logsumexp(logits)^2, natural logarithm. */
+/* Scope: always the micro-batch. loss = coeff * mean over unmasked tokens of logsumexp(logits)^2,
+ * natural logarithm. */
 typedef struct dropless_z_loss_args {
   uint32_t struct_size;
   uint32_t struct_version;
@@ -53,5 +58,9 @@ typedef struct dropless_cross_entropy_args {
   const dropless_tensor* d_loss;   /* backward: [1] fp32 */
   const dropless_tensor* d_logits; /* backward: out [T,V] fp32 */
 } dropless_cross_entropy_args;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

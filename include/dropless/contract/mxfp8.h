@@ -8,12 +8,19 @@
  *
  *   linear row-wise scales     [rows, ceil(columns/32)]
  *   linear column-wise scales  [sum over groups of ceil(zone/32), columns]
- *   packed                     rank 1, MXFP8-7; row-wise scales are packed group by group as well
+ *                              (host bound: floor(rows/32) + G rows of scales)
+ *   packed                     rank 1, MXFP8-7; row-wise scales are packed group by
+ *                              group as well; a matrix without offsets is one group
+ * With square_tiles, tiles start at a group's first row in both directions.
  */
 #ifndef DROPLESS_CONTRACT_MXFP8_H
 #define DROPLESS_CONTRACT_MXFP8_H
 
 #include "dropless/contract/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 enum { DROPLESS_BLOCKS_ROW_WISE = 0, DROPLESS_BLOCKS_COLUMN_WISE = 1 };
 
@@ -41,13 +48,17 @@ typedef struct dropless_quantize_args {
 typedef struct dropless_dequantize_args {
   uint32_t struct_size;
   uint32_t struct_version;
-  int32_t direction;
-  int32_t scale_layout;
+  int32_t direction;              /* DROPLESS_BLOCKS_ROW_WISE or DROPLESS_BLOCKS_COLUMN_WISE */
+  int32_t scale_layout;           /* DROPLESS_SCALES_LINEAR or DROPLESS_SCALES_PACKED */
   const dropless_tensor* codes;   /* [rows,columns] e4m3 or e5m2 */
   const dropless_tensor* scales;  /* e8m0 */
   const dropless_tensor* offsets; /* [G+1] i64 or null */
   const dropless_tensor* counts;  /* [G] i64 or null */
   const dropless_tensor* y;       /* out [rows,columns] fp32 or bf16 */
 } dropless_dequantize_args;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -8,6 +8,10 @@
 
 #include "dropless/contract/types.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { DROPLESS_ROUND_NEAREST_EVEN = 0, DROPLESS_ROUND_STOCHASTIC = 1 };
 
 typedef struct dropless_adamw_args {
@@ -28,6 +32,11 @@ typedef struct dropless_adamw_args {
   const dropless_tensor* second_moment; /* in and out [n] fp32 */
   const dropless_tensor* master; /* in and out [n] fp32, or null: the weight itself is updated */
   const dropless_tensor* weight; /* in and out [n] fp32 or bf16; with a master only out */
+  const dropless_tensor* gradient_scale_tensor; /* [1] fp32, replaces gradient_scale; or null */
 } dropless_adamw_args;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,14 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Permutation: rows sorted by (expert, token, slot), and back. Clauses PERMUTATION-1 to 8.
  * N_max below is the length of the buffers that the caller passes; rows beyond offsets[E] follow
- * the tail rule of the profile. Zone alignment and the empty-expert rule come from the profile.
+ * the tail rule of the profile, except that source there is untouched or -1, never an id. row_map
+ * is -1 for an id of -1 and for pairs cut by a row capacity. Zone alignment and the empty-expert
+ * rule come from the profile.
  */
 #ifndef DROPLESS_CONTRACT_PERMUTATION_H
 #define DROPLESS_CONTRACT_PERMUTATION_H
 
 #include "dropless/contract/types.h"
 
-/* Refuses ids outside -1 .. E-1, duplicate ids in a token, a capacity that is not a multiple of the
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A source buffer that is too short is a value in memory (GENERAL-3), not a shape.
+ * Refuses ids outside -1 .. E-1, duplicate ids in a token, a capacity that is not a multiple of the
  * alignment, and (without a capacity) a source buffer shorter than the rows needed. */
 typedef struct dropless_permute_plan_args {
   uint32_t struct_size;
@@ -38,13 +45,16 @@ typedef struct dropless_permute_args {
   const dropless_tensor* row_scales;  /* out [N_max,S] or null */
 } dropless_permute_args;
 
-/* d_x[t] = sum over slots of d_rows[row_map[t,j]], unweighted (PERMUTATION-7). */
+/* d_x[t] = sum over slots of d_rows[row_map[t,j]], unweighted (PERMUTATION-7); the gradient of
+ * weights that travelled with the rows comes back by the same map. */
 typedef struct dropless_permute_backward_args {
   uint32_t struct_size;
   uint32_t struct_version;
-  const dropless_tensor* row_map; /* [T,K] i64 */
-  const dropless_tensor* d_rows;  /* [N_max,H] fp32 or bf16 */
-  const dropless_tensor* d_x;     /* out [T,H] fp32 or bf16 */
+  const dropless_tensor* row_map;       /* [T,K] i64 */
+  const dropless_tensor* d_rows;        /* [N_max,H] fp32 or bf16 */
+  const dropless_tensor* d_x;           /* out [T,H] fp32 or bf16 */
+  const dropless_tensor* d_row_weights; /* [N_max] fp32 or null */
+  const dropless_tensor* d_weights; /* out [T,K] fp32, 0 for id -1; with d_row_weights, or null */
 } dropless_permute_backward_args;
 
 /* y[t] = sum over slots of w[t,j] * rows[row_map[t,j]]; null weights: the unweighted sum. */
@@ -71,5 +81,9 @@ typedef struct dropless_unpermute_backward_args {
   const dropless_tensor* d_rows;    /* out [N_max,H] fp32 or bf16 */
   const dropless_tensor* d_weights; /* out [T,K] fp32, null when weights is null */
 } dropless_unpermute_backward_args;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -10,7 +10,16 @@
 
 #include "dropless/contract/types.h"
 
-enum { DROPLESS_TIE_LOWEST_INDEX = 0, DROPLESS_TIE_HIGHEST_INDEX = 1, DROPLESS_TIE_ANY = 2 };
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  DROPLESS_TIE_LOWEST_INDEX = 0,
+  DROPLESS_TIE_HIGHEST_INDEX = 1,
+  DROPLESS_TIE_ANY = 2,
+  DROPLESS_TIE_DECLARED = 3 /* a total order, given by tie_rank */
+};
 enum {
   DROPLESS_ORDER_DESCENDING_SCORE = 0,
   DROPLESS_ORDER_ASCENDING_ID = 1,
@@ -41,7 +50,8 @@ enum { DROPLESS_PARTIALS_FP32 = 0, DROPLESS_PARTIALS_BF16 = 1 };
 enum {
   DROPLESS_DISPATCH_FLAT = 0,
   DROPLESS_DISPATCH_EXPERT_MAJOR = 1,
-  DROPLESS_DISPATCH_UNORDERED = 2
+  DROPLESS_DISPATCH_UNORDERED_FLAT = 2,        /* rows of FLAT in any order, row_source tells */
+  DROPLESS_DISPATCH_UNORDERED_EXPERT_MAJOR = 3 /* zones of EXPERT_MAJOR, any order inside */
 };
 enum { DROPLESS_FLAT_IDS_ASCENDING = 0, DROPLESS_FLAT_IDS_IN_PLACE = 1 };
 enum { DROPLESS_COMBINE_UNWEIGHTED = 0, DROPLESS_COMBINE_WEIGHTED = 1 };
@@ -85,8 +95,10 @@ typedef struct dropless_profile {
   int32_t special_values;     /* MXFP8-4: NaN / Inf in a block */
   int32_t scale_padding_byte; /* MXFP8-7: 0 by default */
   /* grouped_gemm */
-  int32_t accumulator;      /* GROUPED_GEMM-6 */
-  int32_t promotion_period; /* products between promotions, HOPPER_FP8_13 only; 0 never */
+  int32_t accumulator_fp32; /* GROUPED_GEMM-6, by the type of the operands */
+  int32_t accumulator_bf16;
+  int32_t accumulator_mxfp8;
+  int32_t promotion_period; /* products between promotions: mxfp8, HOPPER_FP8_13; 0 never */
   int32_t partials;         /* GROUPED_GEMM-6: bf16 partial sums must be declared */
   int32_t gemm_alignment;   /* GROUPED_GEMM-1: rows to which zones must be aligned */
   /* exchange */
@@ -98,6 +110,15 @@ typedef struct dropless_profile {
   int32_t replica_map;       /* EXCHANGE-0 */
   /* everything */
   int32_t determinism;
+  /* Position of expert (or group) `index` among `count` when values are equal: TIE_DECLARED. */
+  int64_t (*tie_rank)(int64_t count, int64_t index);
+  /* Which of `copies` physical slots serves this pair: REPLICA_DECLARED. */
+  int64_t (*replica_copy)(int64_t source_rank, int64_t token, int64_t slot, int64_t expert,
+                          int64_t copies);
 } dropless_profile;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -13,6 +13,10 @@
 
 #include "dropless/contract/types.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { DROPLESS_SCORE_SOFTMAX = 0, DROPLESS_SCORE_SIGMOID = 1, DROPLESS_SCORE_SQRT_SOFTPLUS = 2 };
 enum { DROPLESS_SOFTMAX_BEFORE_TOP_K = 0, DROPLESS_SOFTMAX_AFTER_TOP_K = 1 };
 enum { DROPLESS_EPS_ADDED = 0, DROPLESS_EPS_MAXIMUM = 1 };
@@ -76,5 +80,9 @@ typedef struct dropless_bias_update_args {
   const dropless_tensor* counts;      /* [n,E] i64, one row per micro-batch or rank */
   const dropless_tensor* expert_bias; /* in and out [E] fp32 */
 } dropless_bias_update_args;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

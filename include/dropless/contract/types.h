@@ -18,6 +18,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* The major number changes when an existing field changes its meaning, the minor one when something
  * is appended. A shared library is refused when its major number differs. */
 #define DROPLESS_CONTRACT_MAJOR 1
@@ -61,7 +65,8 @@ enum {
   DROPLESS_DEVICE_ERROR = 5,
   DROPLESS_TIMEOUT = 6,   /* exchange only: a peer did not answer in time */
   DROPLESS_PEER_LOST = 7, /* exchange only: a peer is gone */
-  DROPLESS_INTERNAL_ERROR = 8
+  DROPLESS_INTERNAL_ERROR = 8,
+  DROPLESS_WORKSPACE_TOO_SMALL = 9 /* call->workspace_required says how much is needed */
 };
 
 /* A strided view of memory that the caller owns. Elements of 8-bit formats are one byte each.
@@ -84,7 +89,10 @@ typedef struct dropless_call {
   uint32_t struct_version;
   void* stream;    /* CUstream for CUDA memory, null otherwise; work is ordered on it */
   int32_t threads; /* host threads to use at most; 0 leaves the choice to the implementation */
-  int32_t reserved;
+  int32_t device;  /* CUDA ordinal, 0 on the host */
+  void* workspace; /* scratch memory in the implementation's space, or null: it may allocate */
+  uint64_t workspace_bytes;
+  uint64_t workspace_required;          /* out, with WORKSPACE_TOO_SMALL */
   char message[DROPLESS_MESSAGE_BYTES]; /* why, whenever the status is not DROPLESS_OK */
   char path[DROPLESS_PATH_BYTES];       /* the code path taken, such as "cpu/avx512/openblas" */
 } dropless_call;
@@ -104,5 +112,9 @@ typedef struct dropless_operand {
   dropless_scale_layout scale_layout;
   int32_t reserved;
 } dropless_operand;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// A case family: one question put to an implementation, with the parameters that vary.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "conformance/cases/case_id.h"
+
+namespace dropless::conformance {
+
+class CaseRun;
+
+enum class Tier { smoke, standard, full };  // each contains the ones before it
+std::string_view name(Tier tier);
+std::optional<Tier> tier_from(std::string_view name);
+
+// A parameter is a word out of `words`, or, when that is empty, an integer in [least, most].
+struct Parameter {
+  std::string name;
+  std::vector<std::string> words;
+  std::int64_t least = 0, most = 0;
+  std::string meaning;
+};
+
+struct Family {
+  std::string name;                  // "grouped_gemm.wgrad"; the part before the dot is the stage
+  std::string purpose;               // one sentence: what a pass proves, what it leaves out
+  std::vector<std::string> clauses;  // every clause that a failure of this family can name
+  std::vector<Parameter> parameters;
+  // The cases that this tier adds to the tiers below it, in a stable order.
+  std::function<std::vector<Values>(Tier)> select;
+  std::function<void(CaseRun&)> run;
+
+  [[nodiscard]] std::string stage() const { return name.substr(0, name.find('.')); }
+};
+
+class Registry {
+ public:
+  void add(Family family);  // throws std::logic_error on a duplicate or malformed family
+  [[nodiscard]] const std::vector<Family>& families() const { return families_; }
+  [[nodiscard]] const Family* find(std::string_view name) const;
+
+  // All cases of a tier (with the lower tiers), families in order of registration.
+  [[nodiscard]] std::vector<CaseId> cases(Tier tier) const;
+  // Parses and checks names, values and order; fills nothing in. Throws UsageError that lists what
+  // would have been allowed.
+  [[nodiscard]] CaseId resolve(std::string_view text) const;
+
+ private:
+  std::vector<Family> families_;
+};
+
+// Every family of the suite. Built once.
+const Registry& registry();
+
+// One function per stage, defined in cases/<stage>.cpp.
+void add_routing(Registry& registry);
+void add_permutation(Registry& registry);
+void add_mxfp8(Registry& registry);
+void add_grouped_gemm(Registry& registry);
+void add_activation(Registry& registry);
+void add_losses(Registry& registry);
+void add_optimizer(Registry& registry);
+void add_layer(Registry& registry);
+
+}  // namespace dropless::conformance
