@@ -31,6 +31,8 @@ std::vector<std::byte> permute_slots(const PermutePlan& plan, std::span<const st
 
 // d_x [T,H] from d_rows [N,H].
 Gauged permute_backward(const PermutePlan& plan, Index hidden, Input d_rows);
+// d_weights [T,K] from d_row_weights [N]: the way back of the weights that travelled; 0 for id -1.
+Doubles permute_weights_backward(const PermutePlan& plan, Input d_row_weights);
 // y [T,H] from rows [N,H] and weights [T,K] (empty: unweighted).
 Gauged unpermute(const PermutePlan& plan, Index hidden, Input rows, Input weights);
 

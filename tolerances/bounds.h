@@ -14,11 +14,16 @@ namespace dropless::tolerances {
 
 using Index = std::int64_t;
 
+// What the operands of a GEMM are: it selects the declared accumulator of the profile.
+enum class Operands { fp32, bf16, mxfp8 };
+
 // Sum of `length` products accumulated as the profile declares, plus `extra` additions in fp32
 // (bias, beta * C, split-K partials). GROUPED_GEMM-6.
-double gemm(const dropless_profile& profile, Index length, double gauge, Index extra = 0);
+double gemm(const dropless_profile& profile, Operands operands, Index length, double gauge,
+            Index extra = 0);
 // Zero-mean data only, root = sqrt(sum (a b)^2): label every check that uses it statistical.
-double gemm_statistical(const dropless_profile& profile, Index length, double root, double y);
+double gemm_statistical(const dropless_profile& profile, Operands operands, Index length,
+                        double root, double y);
 
 // fp32 sum of `terms` products in any order (unpermute, weight gradients, combine).
 double sum(Index terms, double gauge);
