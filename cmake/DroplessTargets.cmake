@@ -1,15 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
 # How every target of the project is made: the same warnings, the same standard, sources by folder.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 99)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
+option(DROPLESS_WARNINGS_AS_ERRORS "A warning fails the build" OFF)
+set(DROPLESS_SANITIZE "" CACHE STRING "Sanitizers, comma separated: address, undefined")
+
+find_program(DROPLESS_CCACHE ccache)
+mark_as_advanced(DROPLESS_CCACHE)
+if(DROPLESS_CCACHE)
+  foreach(language C CXX CUDA)
+    if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
+      set(CMAKE_${language}_COMPILER_LAUNCHER ${DROPLESS_CCACHE})
+    endif()
+  endforeach()
+endif()
+
+if(DROPLESS_SANITIZE)
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${DROPLESS_SANITIZE}>
+    $<$<COMPILE_LANGUAGE:C,CXX>:-fno-omit-frame-pointer>
+    $<$<COMPILE_LANGUAGE:C,CXX>:-fno-sanitize-recover=all>)
+  add_link_options(-fsanitize=${DROPLESS_SANITIZE})
+endif()
+
 function(dropless_options target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow
-    $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual>)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor;-Woverloaded-virtual>)
+  if(DROPLESS_WARNINGS_AS_ERRORS)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
+  endif()
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
 endfunction()
 
@@ -28,4 +56,31 @@ function(dropless_library name)
   add_library(${name} STATIC ${sources})
   target_link_libraries(${name} PUBLIC dropless_contract ${arg_LIBRARIES})
   dropless_options(${name})
+endfunction()
+
+# dropless_add_test(name SOURCES file... LIBRARIES target... [LABELS label...] [TIMEOUT seconds]):
+# a GoogleTest executable. Each of its tests is a ctest named <name>.<suite>.<test>; one more,
+# <name>.has_tests, fails when the executable contains none.
+function(dropless_add_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  if(NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "dropless_add_test(${name}): SOURCES missing or unknown arguments: ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gtest GTest::gtest_main)
+  dropless_options(${name})
+  set(properties TIMEOUT ${arg_TIMEOUT})
+  if(arg_LABELS)
+    string(REPLACE ";" "\\;" labels "${arg_LABELS}")  # one argument through two list expansions
+    list(APPEND properties LABELS "${labels}")
+  endif()
+  gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
+    PROPERTIES ${properties})
+  add_test(NAME ${name}.has_tests
+    COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${name}>
+            -P ${PROJECT_SOURCE_DIR}/cmake/CheckHasTests.cmake)
+  set_tests_properties(${name}.has_tests PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 120)
 endfunction()
