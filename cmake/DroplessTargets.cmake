@@ -72,13 +72,15 @@ function(dropless_add_test name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gtest GTest::gtest_main)
   dropless_options(${name})
-  set(properties TIMEOUT ${arg_TIMEOUT})
-  if(arg_LABELS)
-    string(REPLACE ";" "\\;" labels "${arg_LABELS}")  # one argument through two list expansions
-    list(APPEND properties LABELS "${labels}")
-  endif()
   gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
-    PROPERTIES ${properties})
+    TEST_LIST ${name}_discovered PROPERTIES TIMEOUT ${arg_TIMEOUT})
+  if(arg_LABELS)
+    # Several labels do not survive the way of PROPERTIES through gtest_discover_tests.
+    set(labels_file ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
+    file(WRITE ${labels_file} "if(${name}_discovered)\n  set_tests_properties(\${${name}_discovered}"
+      " PROPERTIES LABELS \"${arg_LABELS}\")\nendif()\n")
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${labels_file})
+  endif()
   add_test(NAME ${name}.has_tests
     COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${name}>
             -P ${PROJECT_SOURCE_DIR}/cmake/CheckHasTests.cmake)
