@@ -21,6 +21,7 @@
 
 #include "conformance/cases/family.h"
 #include "conformance/cases/models.h"
+#include "conformance/cases/phase.h"
 #include "conformance/cases/random.h"
 #include "conformance/judge/buffers.h"
 #include "conformance/judge/judge.h"
@@ -91,7 +92,9 @@ class CaseRun {
                           dropless_status (*entry)(void*, dropless_call*, Args*), Args& args) {
     if (entry == nullptr) not_offered(operation);
     dropless_call call = begin_call();
+    announce_phase(operation);
     const dropless_status status = entry(implementation_.context, &call, &args);
+    announce_phase("");
     end_call(operation, call, status);
     return status;
   }
