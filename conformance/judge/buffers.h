@@ -84,6 +84,8 @@ class Buffers {
 
   // Poisons every output again, before a repeated call.
   void poison_outputs();
+  // Every output and in_out buffer in order of creation: a refusal must leave all of them alone.
+  [[nodiscard]] std::vector<const Buffer*> outputs() const;
 
   struct Damage {
     std::string label;  // buffer
