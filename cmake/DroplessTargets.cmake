@@ -7,7 +7,8 @@ set(CMAKE_C_STANDARD 99)
 set(CMAKE_C_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
@@ -38,10 +39,13 @@ function(dropless_options target)
   if(DROPLESS_WARNINGS_AS_ERRORS)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
   endif()
-  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+    $<INSTALL_INTERFACE:include/dropless>)
 endfunction()
 
-# dropless_library(name FOLDERS folder... LIBRARIES target...): a static library of all sources there.
+# dropless_library(name FOLDERS folder... LIBRARIES target...): a static library of all sources there,
+# called dropless::<name without dropless_> as well.
 function(dropless_library name)
   cmake_parse_arguments(arg "" "" "FOLDERS;LIBRARIES" ${ARGN})
   set(sources)
@@ -56,6 +60,9 @@ function(dropless_library name)
   add_library(${name} STATIC ${sources})
   target_link_libraries(${name} PUBLIC dropless_contract ${arg_LIBRARIES})
   dropless_options(${name})
+  string(REPLACE dropless_ "" alias ${name})
+  add_library(dropless::${alias} ALIAS ${name})
+  set_target_properties(${name} PROPERTIES EXPORT_NAME ${alias})
 endfunction()
 
 # dropless_add_test(name SOURCES file... LIBRARIES target... [LABELS label...] [TIMEOUT seconds]):

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+# Finds nvcc, asks it which of our architectures it can build, and enables the CUDA language. An
+# nvcc that is there but cannot compile C++20 with this host compiler must not break AUTO.
+#
+# dropless_cuda_options(target) gives a target's CUDA sources the flags of all architectures.
+set(DROPLESS_CUDA_WANTED 90a 100a CACHE STRING "CUDA architectures to build, without sm_")
+
+find_program(DROPLESS_NVCC nvcc
+  HINTS ${CMAKE_CUDA_COMPILER} $ENV{CUDACXX} ${CUDAToolkit_ROOT}/bin $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin
+        /usr/local/cuda/bin)
+mark_as_advanced(DROPLESS_NVCC)
+
+# Architectures that nvcc builds; the answer is kept until nvcc, the host compiler or the list changes.
+function(dropless_probe_nvcc)
+  file(TIMESTAMP ${DROPLESS_NVCC} stamp UTC)
+  set(key "${DROPLESS_NVCC};${stamp};${CMAKE_CXX_COMPILER};${CMAKE_CXX_COMPILER_VERSION};${DROPLESS_CUDA_WANTED}")
+  if(DROPLESS_PROBED_KEY STREQUAL key)
+    return()
+  endif()
+  set(folder ${CMAKE_BINARY_DIR}/CMakeFiles/dropless_probe)
+  file(WRITE ${folder}/probe.cu
+    "#include <bit>\n#include <cstdint>\n__global__ void probe(float* x) { x[threadIdx.x] = std::bit_cast<float>(1u); }\n")
+  set(working)
+  set(reason)
+  foreach(architecture IN LISTS DROPLESS_CUDA_WANTED)
+    execute_process(
+      COMMAND ${DROPLESS_NVCC} -std=c++20 -ccbin ${CMAKE_CXX_COMPILER} --expt-relaxed-constexpr
+              -gencode arch=compute_${architecture},code=sm_${architecture}
+              -c ${folder}/probe.cu -o ${folder}/probe_${architecture}.o
+      RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+    if(status EQUAL 0)
+      list(APPEND working ${architecture})
+    else()
+      string(REGEX MATCH "[^\n]*(rror|atal)[^\n]*" reason "${output}")
+    endif()
+  endforeach()
+  set(DROPLESS_PROBED_KEY "${key}" CACHE INTERNAL "")
+  set(DROPLESS_PROBED_ARCHITECTURES "${working}" CACHE INTERNAL "")
+  set(DROPLESS_PROBED_REASON "${reason}" CACHE INTERNAL "")
+endfunction()
+
+if(NOT DROPLESS_NVCC)
+  dropless_missing(CUDA "nvcc not found; put it on PATH or set CUDAToolkit_ROOT")
+else()
+  dropless_probe_nvcc()
+  set(DROPLESS_CUDA_ARCHITECTURES ${DROPLESS_PROBED_ARCHITECTURES})
+  if(NOT DROPLESS_CUDA_ARCHITECTURES)
+    dropless_missing(CUDA "${DROPLESS_NVCC} builds none of ${DROPLESS_CUDA_WANTED}: ${DROPLESS_PROBED_REASON}")
+  else()
+    if(NOT DEFINED CMAKE_CUDA_COMPILER)
+      set(CMAKE_CUDA_COMPILER ${DROPLESS_NVCC})
+    endif()
+    if(NOT DEFINED CMAKE_CUDA_HOST_COMPILER)
+      set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
+    endif()
+    set(CMAKE_CUDA_ARCHITECTURES OFF)  # dropless_cuda_options names them: CMake 3.25 knows no sm_100a
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(DROPLESS_HAVE_CUDA TRUE)
+  endif()
+endif()
+
+function(dropless_cuda_options target)
+  set(flags)
+  foreach(architecture IN LISTS DROPLESS_CUDA_ARCHITECTURES)
+    list(APPEND flags "SHELL:-gencode arch=compute_${architecture},code=sm_${architecture}")
+  endforeach()
+  if(DROPLESS_WARNINGS_AS_ERRORS)
+    list(APPEND flags "SHELL:-Werror all-warnings")
+  endif()
+  foreach(flag IN LISTS flags ITEMS "SHELL:-Xcompiler=-Wall,-Wextra" --expt-relaxed-constexpr)
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${flag}>")
+  endforeach()
+  set_target_properties(${target} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_ARCHITECTURES OFF)
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+endfunction()
