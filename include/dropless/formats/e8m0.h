@@ -32,8 +32,9 @@ struct E8m0 {
   DROPLESS_HOST_DEVICE static constexpr E8m0 from_exponent(int k) {
     return from_bits(static_cast<std::uint32_t>((k < emin ? emin : k > emax ? emax : k) + bias));
   }
-  // Nearest power of two; halfway (1.5 * 2^k) goes to the even byte. Zero and everything below
-  // 2^-127 gives byte 0; negative values and NaN give NaN; too large ones follow `overflow`.
+  // Nearest power of two; halfway (1.5 * 2^k) goes up, as in ml_dtypes. Positive values below
+  // 2^-127 give byte 0; negative values and NaN give NaN. Zero and too large values: the nearest
+  // scale under saturate, NaN under propagate.
   DROPLESS_HOST_DEVICE static constexpr E8m0 from_float(float x,
                                                         Overflow overflow = Overflow::saturate) {
     return from_source(x, overflow);
@@ -70,14 +71,13 @@ struct E8m0 {
     const auto source = formats::SourceBits<Source>::of(x);
     const bool is_zero = source.significand == 0;
     if (source.is_nan || (source.negative && !is_zero)) return nan();
-    if (is_zero) return min();
+    if (is_zero) return overflow == Overflow::saturate ? min() : nan();
     int k = source.exponent;
     Bits significand = source.significand;
     const Bits hidden = Bits{1} << formats::SourceLayout<Source>::mantissa_bits;
     for (; significand < hidden; significand <<= 1) --k;  // a subnormal source
     const Bits halfway = hidden | (hidden >> 1);
-    const bool odd_byte = ((k + bias) & 1) != 0;
-    if (significand > halfway || (significand == halfway && odd_byte)) ++k;
+    if (significand >= halfway) ++k;
     if (k > emax || source.is_infinite) return overflow == Overflow::saturate ? max() : nan();
     return from_exponent(k);
   }
