@@ -8,11 +8,11 @@ build=${DROPLESS_BUILD:-$root/build}
 preset=${DROPLESS_PRESET:-default}
 
 # package=command that also satisfies it (a cmake of its own, say); package alone: Debian's only.
-required=(cmake=cmake ninja-build=ninja g++=g++ libgtest-dev librapidcheck-dev libcli11-dev
+required=("cmake=cmake" "ninja-build=ninja" "g++=g++" libgtest-dev librapidcheck-dev libcli11-dev
   nlohmann-json3-dev libfmt-dev libopenblas-dev libbenchmark-dev)
-optional=(ccache=ccache clang-format=clang-format) # faster builds, the format check
+optional=("ccache=ccache" "clang-format=clang-format") # faster builds, the format check
 
-help() {
+usage() {
   cat <<'TEXT'
 usage: ./dropless.sh COMMAND [ARGUMENT...]
 
@@ -91,12 +91,24 @@ install_packages() {
   rm -f "$log"
 }
 
-# Runs a command; on a terminal its output is shown, otherwise only when it fails.
+# Shows the newest line of a long job on a terminal, nothing in a pipe.
+progress() {
+  if [[ ! -t 2 ]]; then
+    cat >/dev/null
+    return
+  fi
+  local line columns
+  columns=$(tput cols 2>/dev/null || echo 80)
+  while IFS= read -r line; do
+    [[ $line == \[* || $line == --* ]] && printf '\r\033[K%s' "${line:0:columns-1}" >&2
+  done
+  printf '\r\033[K' >&2
+}
+
+# Runs a command; its output goes to a log and is printed when it fails.
 quietly() {
   local log=$build/dropless.log
-  if [[ -t 2 ]]; then
-    "$@" >&2 || fail "failed: $*"
-  elif ! "$@" >"$log" 2>&1 </dev/null; then
+  if ! "$@" </dev/null 2>&1 | tee "$log" | progress; then
     tail -n 200 "$log" >&2
     fail "failed: $* (all of its output: $log)"
   fi
@@ -106,7 +118,8 @@ cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt" 2>/dev/null || true
 
 # Configures when there is no finished configuration of this tree, folder and preset.
 configure() {
-  local stamp=$build/dropless.configured key="$root $build $preset"
+  local stamp=$build/dropless.configured key
+  key="$root $build $preset $(cksum <"$root/CMakePresets.json")"
   [[ -f $build/build.ninja && -f $stamp && $(<"$stamp") == "$key" ]] && return 0
   local fresh=()
   if [[ -f $build/CMakeCache.txt ]]; then
@@ -116,11 +129,12 @@ configure() {
   say "configuring into $build"
   rm -f "$stamp"
   (cd "$root" && quietly cmake "${fresh[@]}" --preset "$preset" -B "$build" -G Ninja)
+  sed -n '/^-- dropless /,/^--/{/^-- [^d]/!p}' "$build/dropless.log" >&2
   echo "$key" >"$stamp"
 }
 
 # Cores, but no more than memory allows: a heavy C++ file takes more than a gigabyte.
-jobs() {
+parallel() {
   if [[ -n ${DROPLESS_JOBS:-} ]]; then
     echo "$DROPLESS_JOBS"
     return
@@ -143,13 +157,13 @@ prepare() {
   fi
   install_packages
   configure
-  NINJA_STATUS='[%f/%t] ' quietly ninja -C "$build" -j "$(jobs)" "$1"
+  NINJA_STATUS='[%f/%t] ' quietly ninja -C "$build" -j "$(parallel)" "$1"
   exec 9>&-
 }
 
 case ${1:-} in
   "" | help | -h)
-    help
+    usage
     ;;
   setup)
     install_packages
@@ -157,7 +171,7 @@ case ${1:-} in
   test)
     shift
     prepare all
-    exec ctest --test-dir "$build" --no-tests=error --output-on-failure -j "$(jobs)" "$@"
+    exec ctest --test-dir "$build" --no-tests=error --output-on-failure -j "$(parallel)" "$@"
     ;;
   *)
     prepare dropless
