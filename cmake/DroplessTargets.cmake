@@ -93,3 +93,16 @@ function(dropless_add_test name)
             -P ${PROJECT_SOURCE_DIR}/cmake/CheckHasTests.cmake)
   set_tests_properties(${name}.has_tests PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 120)
 endfunction()
+
+# dropless_embed(target FUNCTION name FILES path...): the files become part of the target, see
+# conformance/cases/embedded.h.
+function(dropless_embed target)
+  cmake_parse_arguments(arg "" "FUNCTION" "FILES" ${ARGN})
+  set(script ${PROJECT_SOURCE_DIR}/cmake/EmbedFiles.cmake)
+  set(output ${CMAKE_CURRENT_BINARY_DIR}/${arg_FUNCTION}.cpp)
+  add_custom_command(OUTPUT ${output}
+    COMMAND ${CMAKE_COMMAND} -DOUTPUT=${output} -DFUNCTION=${arg_FUNCTION} "-DFILES=${arg_FILES}"
+            -P ${script}
+    DEPENDS ${arg_FILES} ${script} COMMENT "Embedding ${arg_FUNCTION}" VERBATIM)
+  target_sources(${target} PRIVATE ${output})
+endfunction()
