@@ -35,7 +35,7 @@ struct LayerTrace {
   Doubles rows;             // [N,H] permuted input (times weight for input placement)
   Doubles gate_up, hidden;  // [N,2I], [N,I] (hidden after early weights)
   Doubles expert_out;       // [N,H]
-  std::vector<Index> offsets, row_map, source;
+  std::vector<Index> counts, offsets, row_map, source;  // of the rows, as in PermutePlan
   Doubles shared_gate_up, shared_hidden, shared_out, shared_gate;
 };
 
@@ -50,6 +50,11 @@ struct LayerArithmetic {
   dropless_dtype storage = DROPLESS_FP32;
 };
 
+// Throws Refused for unknown settings and for sizes that do not fit. Rounded to the storage format
+// are gate-up, hidden and expert output of routed and shared experts, the weighted input rows of
+// input placement, and in the backward pass the gradients of the same tensors; logits are rounded
+// to settings.logits_dtype (fp32: not at all). y and all results of the backward pass are not
+// rounded: that is the judge's last step.
 LayerOutput layer(const dropless_layer_settings& settings, const dropless_profile& profile,
                   const LayerParameters& parameters, const LayerInput& input,
                   const LayerArithmetic& arithmetic = {});
@@ -61,9 +66,10 @@ struct LayerGradient {
   Doubles shared_gate_up, shared_down, shared_gate;
 };
 
+// d_logits [T,E] or empty: gradient of further losses on the logits, added to the routing's own.
 LayerGradient layer_backward(const dropless_layer_settings& settings,
                              const dropless_profile& profile, const LayerParameters& parameters,
                              const LayerInput& input, const LayerTrace& trace, Input d_y,
-                             const LayerArithmetic& arithmetic = {});
+                             const LayerArithmetic& arithmetic = {}, Input d_logits = {});
 
 }  // namespace dropless::reference

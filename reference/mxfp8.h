@@ -16,10 +16,23 @@ struct Groups {
   Indices counts;   // [G]
 };
 
+// Rows first .. end of a group; those before real_end hold data, the others are padding.
+struct Zone {
+  Index first, real_end, end;
+};
+// One zone per group of a buffer with `rows` rows. Throws Refused for offsets that do not begin at
+// 0, fall, or end beyond the buffer, and for counts outside 0 .. zone size (GENERAL-3).
+std::vector<Zone> zones(Index rows, const Groups& groups);
+
+// Offsets [E+1] that make a weight tensor [E,O,I], seen as the matrix [E*O,I], one group per expert
+// (the layout of GROUPED_GEMM-7: packed scales are padded per expert, column-wise blocks along O).
+std::vector<Index> weight_offsets(Index num_experts, Index out);
+
 // MXFP8-2 and 4: the scale byte of a block whose largest magnitude is amax (finite, >= 0, or +inf).
 std::uint8_t scale_byte(double amax, dropless_dtype format, int scale_rule);
 
-// Code of one element under a scale byte, to nearest even, saturating (MXFP8-3).
+// Code of one element under a scale byte, to nearest even, saturating (MXFP8-3). NaN, and anything
+// under byte 255, gives a NaN code.
 std::uint8_t encode(double x, std::uint8_t byte, dropless_dtype format);
 // Value of a code under a scale byte, rounded to fp32 once (MXFP8-5).
 double decode(std::uint8_t code, std::uint8_t byte, dropless_dtype format);
