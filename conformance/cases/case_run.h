@@ -90,31 +90,48 @@ class CaseRun {
   template <class Args>
   dropless_status request(std::string_view operation,
                           dropless_status (*entry)(void*, dropless_call*, Args*), Args& args) {
-    if (entry == nullptr) not_offered(operation);
-    dropless_call call = begin_call();
-    announce_phase(operation);
-    const dropless_status status = entry(implementation_.context, &call, &args);
-    announce_phase("");
-    end_call(operation, call, status);
+    const dropless_status status = call(operation, entry, args);
+    if (status == DROPLESS_NOT_SUPPORTED) throw NotSupported{said(operation)};
     return status;
   }
-  // A refusal: status must be INVALID_ARGUMENT with a message, outputs untouched.
+  // A refusal: status must be INVALID_ARGUMENT with a message, outputs untouched. NOT_SUPPORTED is
+  // a failure once the operation has succeeded in this case, so let a control come first.
   template <class Args>
   void refused(std::string_view clause, std::string_view why, std::string_view operation,
                dropless_status (*entry)(void*, dropless_call*, Args*), Args& args) {
-    const dropless_status status = request(operation, entry, args);
-    judge_refusal(clause, why, operation, status);
+    const std::vector<std::vector<std::uint8_t>> before = output_bytes();
+    const dropless_status status = call(operation, entry, args);
+    judge_refusal(clause, why, operation, status, before);
   }
   [[nodiscard]] std::string_view last_message() const { return message_; }
   [[nodiscard]] const std::vector<std::string>& paths() const { return paths_; }
 
  private:
-  [[noreturn]] void not_offered(std::string_view operation) const;
-  dropless_call begin_call() const;
+  // One call, repeated with a workspace when the operation asks for one.
+  template <class Args>
+  dropless_status call(std::string_view operation,
+                       dropless_status (*entry)(void*, dropless_call*, Args*), Args& args) {
+    if (entry == nullptr) throw NotSupported{not_offered(operation)};
+    dropless_call record = begin_call();
+    announce_phase(operation);  // so that a crash or a hang has a name
+    dropless_status status = entry(implementation_.context, &record, &args);
+    if (status == DROPLESS_WORKSPACE_TOO_SMALL && add_workspace(record)) {
+      status = entry(implementation_.context, &record, &args);
+    }
+    announce_phase("");
+    end_call(operation, record, status);
+    return status;
+  }
+
+  static std::string not_offered(std::string_view operation);
+  [[nodiscard]] std::string said(std::string_view operation) const;
+  [[nodiscard]] dropless_call begin_call() const;
+  bool add_workspace(dropless_call& call);
   void end_call(std::string_view operation, const dropless_call& call, dropless_status status);
   void demand_ok(std::string_view operation, dropless_status status, std::string_view clause);
   void judge_refusal(std::string_view clause, std::string_view why, std::string_view operation,
-                     dropless_status status);
+                     dropless_status status, const std::vector<std::vector<std::uint8_t>>& before);
+  [[nodiscard]] std::vector<std::vector<std::uint8_t>> output_bytes() const;
 
   dropless_implementation implementation_;  // copied, missing trailing entries null
   dropless_profile profile_;
@@ -125,6 +142,8 @@ class CaseRun {
   Judge judge_;
   std::string message_;
   std::vector<std::string> paths_;
+  std::vector<std::string> reported_damage_;
+  std::vector<std::string> succeeded_;  // operations that have returned OK in this case
 };
 
 // Runs one case to its verdict; never throws.
