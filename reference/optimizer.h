@@ -19,6 +19,9 @@ struct AdamwElement {
   double weight;                       // p - update, unrounded
 };
 
+// Throws Refused: beta1 or beta2 outside [0, 1), a step below 1, a negative eps.
+void check_adamw_settings(const AdamwSettings& settings);
+
 // first_moment etc. are the values before the step.
 AdamwElement adamw(const AdamwSettings& settings, double gradient, double first_moment,
                    double second_moment, double weight);
