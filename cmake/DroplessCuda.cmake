@@ -2,7 +2,8 @@
 # Finds nvcc, asks it which of our architectures it can build, and enables the CUDA language. An
 # nvcc that is there but cannot compile C++20 with this host compiler must not break AUTO.
 #
-# dropless_cuda_options(target) gives a target's CUDA sources the flags of all architectures.
+# dropless_cuda_options(target) gives a target's CUDA sources their flags. Architectures are
+# plain flags: CMake 3.25 does not know sm_100a.
 set(DROPLESS_CUDA_WANTED 90a 100a CACHE STRING "CUDA architectures to build, without sm_")
 
 find_program(DROPLESS_NVCC nvcc
@@ -53,8 +54,13 @@ else()
     if(NOT DEFINED CMAKE_CUDA_HOST_COMPILER)
       set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
     endif()
-    set(CMAKE_CUDA_ARCHITECTURES OFF)  # dropless_cuda_options names them: CMake 3.25 knows no sm_100a
+    set(CMAKE_CUDA_ARCHITECTURES OFF)
     enable_language(CUDA)
+    foreach(kind STANDARD EXTENSION)  # CMake 3.25.1 does not know this option of nvcc
+      if(NOT DEFINED CMAKE_CUDA20_${kind}_COMPILE_OPTION)
+        set(CMAKE_CUDA20_${kind}_COMPILE_OPTION -std=c++20)
+      endif()
+    endforeach()
     find_package(CUDAToolkit REQUIRED)
     set(DROPLESS_HAVE_CUDA TRUE)
   endif()
@@ -68,9 +74,9 @@ function(dropless_cuda_options target)
   if(DROPLESS_WARNINGS_AS_ERRORS)
     list(APPEND flags "SHELL:-Werror all-warnings")
   endif()
-  foreach(flag IN LISTS flags ITEMS "SHELL:-Xcompiler=-Wall,-Wextra" --expt-relaxed-constexpr)
+  foreach(flag IN LISTS flags ITEMS --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra)
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${flag}>")
   endforeach()
-  set_target_properties(${target} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_ARCHITECTURES OFF)
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES OFF CUDA_STANDARD 20)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
 endfunction()
