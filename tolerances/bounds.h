@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "tolerances/float_format.h"
+
 namespace dropless::tolerances {
 
 using Index = std::int64_t;
@@ -63,8 +65,5 @@ double loss_gradient(Index terms, Index width, double gauge, double largest);
 // OPTIMIZER-1: weight within 1 ulp of p plus 4 ulp of the update; moments within 2 ulp.
 double adamw_weight(double weight, double update);
 double adamw_moment(double moment);
-
-// Distance between neighbouring values of the format at |x| (largest finite: its own spacing).
-double ulp(dropless_dtype dtype, double x);
 
 }  // namespace dropless::tolerances

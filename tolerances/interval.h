@@ -16,14 +16,19 @@ struct Interval {
   double low, high;
 };
 
-// y rounded to nearest even in `dtype` (fp32, bf16, fp16, e4m3, e5m2; fp8 saturates).
+// y rounded to nearest even in `dtype` (fp32, bf16, fp16, e4m3, e5m2). Beyond the largest value:
+// fp8 saturates, infinities included (MXFP8-3), the others give an infinity.
 double round_to(dropless_dtype dtype, double y);
 
-// y, error >= 0 finite or +inf; NaN y gives a NaN interval that only NaN satisfies.
+// error >= 0, +inf allowed (then everything but NaN is inside). A NaN y gives a NaN interval that
+// only NaN satisfies. For error > 0 both ends are widened by one ulp of double, so that the
+// rounding of y - E in double never excludes a legal value. Throws std::logic_error for a NaN or
+// negative error: that is a mistake of the suite, not of what it judges.
 Interval rounded_interval(dropless_dtype dtype, double y, double error);
 bool contains(const Interval& interval, double got);
 
-// Distance from got to the interval in units of the error (0 inside); for messages only.
+// Distance from got to the interval in units of the error (0 inside; +inf for a NaN on one side
+// only, or outside an interval of error 0); for messages only.
 double excess(const Interval& interval, double got, double error);
 
 }  // namespace dropless::tolerances

@@ -31,30 +31,36 @@ Index element_count(const Shape& shape);
 std::string element_name(const Shape& shape, Index flat);  // "[2,17]"
 
 // What an output holds before the call. Every byte 0xFF is NaN in every float format, -1 as an id;
-// `plausible` is a valid-looking value (1.0, id 0, scale byte 127), different from zero.
+// `plausible` is a valid-looking value, different from zero (1.0, id 1, scale byte 127).
 enum class Poison { all_ones, plausible };
 
 struct Layout {
-  Index row_gap = 0;  // unused elements after every row (stride of the last dimension stays 1)
-  Index offset_bytes =
-      0;  // shift of the start from 64-byte alignment, a multiple of the element size
+  // Unused elements after every row; the stride of the last dimension stays 1. They hold canaries,
+  // so that reading them changes results and writing them is seen. Ignored below rank 2.
+  Index row_gap = 0;
+  // Shift of the start from 256-byte alignment, a multiple of the element size.
+  Index offset_bytes = 0;
   Poison poison = Poison::all_ones;
 };
 
+// A handle: copies refer to the same memory. A buffer without elements has a null data pointer.
 class Buffer {
  public:
   [[nodiscard]] const std::string& label() const;
-  [[nodiscard]] const dropless_tensor* tensor() const;
+  [[nodiscard]] const dropless_tensor* tensor() const;  // valid as long as the Buffers
   [[nodiscard]] dropless_dtype dtype() const;
   [[nodiscard]] const Shape& shape() const;
   [[nodiscard]] Index size() const;  // elements
 
-  // Contents after the call, row-major. values() decodes any float format (e8m0 as 2^(b-127)).
+  // Contents after the call, row-major. values() decodes any float format (e8m0 as 2^(b-127)) and
+  // integers of moderate size; integers() throws std::logic_error for anything but i32, i64, u8.
   [[nodiscard]] std::vector<double> values() const;
-  [[nodiscard]] std::vector<Index> integers() const;      // i32, i64, u8
+  [[nodiscard]] std::vector<Index> integers() const;
   [[nodiscard]] std::vector<std::uint8_t> bytes() const;  // raw, row-major, no gaps
-  [[nodiscard]] std::vector<bool> untouched() const;      // per element: still the poison or input
-  void overwrite(std::span<const std::uint8_t> bytes);    // new contents before another call
+  // Per element: the bytes are those from before the call (poison, input or overwrite).
+  [[nodiscard]] std::vector<bool> untouched() const;
+  // New contents before another call: row-major bytes of all elements.
+  void overwrite(std::span<const std::uint8_t> bytes);
 
  private:
   friend class Buffers;
@@ -62,6 +68,9 @@ class Buffer {
   std::shared_ptr<State> state_;
 };
 
+// Every member function throws std::logic_error when the suite itself is wrong: a shape that does
+// not match the values, an integer that does not fit, an offset that is not a multiple of the
+// element size, a memory space without access.
 class Buffers {
  public:
   // memory_space decides where buffers live; host memory is built in, CUDA comes with its adapter.
@@ -87,14 +96,17 @@ class Buffers {
   // Every output and in_out buffer in order of creation: a refusal must leave all of them alone.
   [[nodiscard]] std::vector<const Buffer*> outputs() const;
 
+  // What the calls so far did outside their outputs; at most one entry per buffer and region.
   struct Damage {
     std::string label;  // buffer
-    std::string
-        what;  // "3 bytes written past the end", "input changed at [2,5]", "row gap written"
+    std::string what;   // "3 bytes written after the end, first at +0", "input changed at [2,5]"
   };
   [[nodiscard]] std::vector<Damage> damage() const;
 
  private:
+  enum class Role { input, output, in_out };
+  Buffer& add(std::string label, dropless_dtype dtype, Shape shape, Layout layout, Role role,
+              std::span<const std::uint8_t> bytes);
   std::vector<std::unique_ptr<Buffer>> buffers_;
   dropless_memory_space space_;
 };

@@ -5,9 +5,14 @@
 //     judge.exact("ROUTING-10", "tokens_per_expert", counts, expected_counts);
 //     judge.bounded("GROUPED_GEMM-6", "y", y, reference.value, errors);
 //     judge.holds("PERMUTATION-2", "row_map is a bijection", ok, "each row once", "row 7 twice");
+//
+// Every judged element counts as one check; every failed one is counted, the first few are kept. A
+// number of expected values, errors or flags that does not fit the buffer, and an error bound that
+// is NaN or negative, are mistakes of the suite: std::logic_error.
 #pragma once
 
-#include <functional>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,13 +23,14 @@
 
 namespace dropless::conformance {
 
-// Which elements are judged: empty = all of them.
+// Which elements are judged, one flag per element: empty = all of them.
 using Judged = std::vector<bool>;
 
 class Judge {
  public:
-  // Class exact. Integers and bytes; then float values: +0 equals -0, NaN only where NaN is
-  // expected.
+  // Class exact. Integers and bytes; then float values as stored in the buffer's format: +0 equals
+  // -0, NaN only where NaN is expected. Expected values that the format cannot hold never match:
+  // round them first (tolerances::round_to).
   void exact(std::string_view clause, std::string_view what, const Buffer& got,
              std::span<const Index> expected, const Judged& judged = {});
   void exact(std::string_view clause, std::string_view what, const Buffer& got,
@@ -39,7 +45,8 @@ class Judge {
                   std::span<const std::uint8_t> earlier, const Judged& judged = {});
 
   // Class bounded: fl(y - E) <= got <= fl(y + E) in the buffer's format. errors: one per element or
-  // a single one for all. NaN expected <=> NaN got.
+  // a single one for all; +inf: the element is neither judged nor counted. NaN expected <=> NaN
+  // got.
   void bounded(std::string_view clause, std::string_view what, const Buffer& got,
                std::span<const double> expected, std::span<const double> errors,
                const Judged& judged = {});
@@ -51,7 +58,7 @@ class Judge {
   // Elements that must still hold what they held before the call.
   void untouched(std::string_view clause, std::string_view what, const Buffer& got,
                  const Judged& judged);
-  // A relation (is a permutation, is a top-k, status was refused...).
+  // A relation, counted as one check (is a permutation, is a top-k, status was refused...).
   void holds(std::string_view clause, std::string_view what, bool ok, std::string_view expected,
              std::string_view got, std::string_view element = "");
 
@@ -64,10 +71,13 @@ class Judge {
   [[nodiscard]] const std::vector<std::string>& distrust() const { return distrust_; }
 
  private:
-  void fail(Failure failure);
-  template <class Compare>
-  void each(std::string_view clause, std::string_view what, const Buffer& got, std::size_t expected,
-            const Judged& judged, Compare compare);
+  struct Check;  // one call of the functions above
+  void judge_interval(std::string_view label, std::string_view clause, std::string_view what,
+                      const Buffer& got, std::span<const double> expected,
+                      std::span<const double> errors, const Judged& judged);
+  void judge_bytes(std::string_view clause, std::string_view what, const Buffer& got,
+                   std::span<const std::uint8_t> expected, const Judged& judged,
+                   std::string_view bound, bool codes);
   std::int64_t checks_ = 0, failed_ = 0;
   std::vector<Failure> failures_;
   std::vector<std::string> distrust_;

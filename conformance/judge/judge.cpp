@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// The judge: one element at a time, every failure with what was expected, what came and how far
+// off.
+#include "conformance/judge/judge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "conformance/judge/elements.h"
+#include "tolerances/bounds.h"
+#include "tolerances/interval.h"
+
+namespace dropless::conformance {
+
+namespace {
+
+constexpr std::size_t kept_per_check = 8;
+constexpr std::size_t kept_per_case = 64;
+
+bool same_value(double a, double b) {
+  return a == b || (std::isnan(a) && std::isnan(b));
+}
+
+std::string ulps_apart(dropless_dtype dtype, double expected, double got) {
+  if (!std::isfinite(expected) || !std::isfinite(got)) return "";
+  const double distance = std::abs(got - expected);
+  if (!is_float(dtype)) return fmt::format("{:.9g}", distance);
+  return fmt::format("{:.3g} ulp", distance / tolerances::ulp(dtype, expected));
+}
+
+}  // namespace
+
+// The loop that all checks share: sizes, the judged elements, counting, keeping the first failures.
+struct Judge::Check {
+  Judge& judge;
+  std::string_view clause, what;
+  const Buffer& got;
+  const Judged& judged;
+  std::size_t kept = 0;
+
+  Check(Judge& owner, std::string_view clause_name, std::string_view what_name,
+        const Buffer& buffer, std::size_t expected, const Judged& flags)
+      : judge(owner), clause(clause_name), what(what_name), got(buffer), judged(flags) {
+    if (expected != count()) mistake("expected values", expected);
+    if (!judged.empty() && judged.size() != count()) mistake("judged flags", judged.size());
+  }
+
+  [[nodiscard]] std::size_t count() const { return static_cast<std::size_t>(got.size()); }
+
+  [[noreturn]] void mistake(std::string_view things, std::size_t given) const {
+    throw std::logic_error(
+        fmt::format("{} {}: {} {} for {} elements", clause, what, given, things, count()));
+  }
+
+  // compare(i) says what is wrong with element i, or nothing.
+  template <class Compare>
+  void run(Compare compare) {
+    for (std::size_t i = 0; i < count(); ++i) {
+      if (!judged.empty() && !judged[i]) continue;
+      ++judge.checks_;
+      if (std::optional<Failure> failure = compare(i)) {
+        failure->element = element_name(got.shape(), static_cast<Index>(i));
+        record(std::move(*failure));
+      }
+    }
+  }
+
+  void record(Failure failure) {
+    ++judge.failed_;
+    if (kept >= kept_per_check || judge.failures_.size() >= kept_per_case) return;
+    ++kept;
+    failure.clause = clause;
+    failure.what = what;
+    judge.failures_.push_back(std::move(failure));
+  }
+};
+
+void Judge::exact(std::string_view clause, std::string_view what, const Buffer& got,
+                  std::span<const Index> expected, const Judged& judged) {
+  Check check(*this, clause, what, got, expected.size(), judged);
+  const std::vector<Index> values = got.integers();
+  check.run([&](std::size_t i) -> std::optional<Failure> {
+    if (values[i] == expected[i]) return std::nullopt;
+    Failure failure;
+    failure.expected = fmt::format("{}", expected[i]);
+    failure.got = fmt::format("{}", values[i]);
+    failure.bound = "exact";
+    failure.margin =
+        print(std::abs(static_cast<double>(values[i]) - static_cast<double>(expected[i])));
+    return failure;
+  });
+}
+
+void Judge::exact(std::string_view clause, std::string_view what, const Buffer& got,
+                  std::span<const double> expected, const Judged& judged) {
+  Check check(*this, clause, what, got, expected.size(), judged);
+  const std::vector<double> values = got.values();
+  check.run([&](std::size_t i) -> std::optional<Failure> {
+    if (same_value(values[i], expected[i])) return std::nullopt;
+    Failure failure;
+    failure.expected = print(expected[i]);
+    failure.got = print(values[i]);
+    failure.bound = "exact";
+    failure.margin = ulps_apart(got.dtype(), expected[i], values[i]);
+    return failure;
+  });
+}
+
+void Judge::judge_bytes(std::string_view clause, std::string_view what, const Buffer& got,
+                        std::span<const std::uint8_t> expected, const Judged& judged,
+                        std::string_view bound, bool codes) {
+  const std::size_t element = dtype_bytes(got.dtype());
+  if (expected.size() % element != 0) {
+    throw std::logic_error(fmt::format("{} {}: a torn last element", clause, what));
+  }
+  Check check(*this, clause, what, got, expected.size() / element, judged);
+  const std::vector<std::uint8_t> bytes = got.bytes();
+  check.run([&](std::size_t i) -> std::optional<Failure> {
+    const std::uint8_t* mine = bytes.data() + i * element;
+    const std::uint8_t* wanted = expected.data() + i * element;
+    if (std::equal(mine, mine + element, wanted)) return std::nullopt;
+    const double value = decode(got.dtype(), mine), other = decode(got.dtype(), wanted);
+    if (codes && std::isnan(value) && std::isnan(other)) return std::nullopt;
+    Failure failure;
+    failure.expected = fmt::format("{} ({})", print_bits(got.dtype(), wanted), print(other));
+    failure.got = fmt::format("{} ({})", print_bits(got.dtype(), mine), print(value));
+    failure.bound = bound;
+    failure.margin = ulps_apart(got.dtype(), other, value);
+    return failure;
+  });
+}
+
+void Judge::exact_bytes(std::string_view clause, std::string_view what, const Buffer& got,
+                        std::span<const std::uint8_t> expected, const Judged& judged) {
+  judge_bytes(clause, what, got, expected, judged, "exact bytes", false);
+}
+
+void Judge::exact_codes(std::string_view clause, std::string_view what, const Buffer& got,
+                        std::span<const std::uint8_t> expected, const Judged& judged) {
+  if (got.dtype() != DROPLESS_E4M3 && got.dtype() != DROPLESS_E5M2) {
+    throw std::logic_error(fmt::format("{} {}: codes are e4m3 or e5m2", clause, what));
+  }
+  judge_bytes(clause, what, got, expected, judged, "exact code", true);
+}
+
+void Judge::same_bytes(std::string_view clause, std::string_view what, const Buffer& got,
+                       std::span<const std::uint8_t> earlier, const Judged& judged) {
+  judge_bytes(clause, what, got, earlier, judged, "bitwise equal to the other run", false);
+}
+
+void Judge::judge_interval(std::string_view label, std::string_view clause, std::string_view what,
+                           const Buffer& got, std::span<const double> expected,
+                           std::span<const double> errors, const Judged& judged) {
+  const Check sizes(*this, clause, what, got, expected.size(), judged);
+  if (errors.size() != 1 && errors.size() != expected.size())
+    sizes.mistake("errors", errors.size());
+  const auto error_of = [&](std::size_t i) { return errors.size() == 1 ? errors[0] : errors[i]; };
+  Judged finite = judged.empty() ? Judged(expected.size(), true) : judged;
+  for (std::size_t i = 0; i < finite.size(); ++i) {
+    if (!finite[i]) continue;
+    if (std::isnan(error_of(i)) || error_of(i) < 0) {
+      throw std::logic_error(fmt::format("{} {} {}: the error bound is {}", clause, what,
+                                         element_name(got.shape(), static_cast<Index>(i)),
+                                         error_of(i)));
+    }
+    if (std::isinf(error_of(i))) finite[i] = false;
+  }
+  Check check(*this, clause, what, got, expected.size(), finite);
+  const std::vector<double> values = got.values();
+  check.run([&](std::size_t i) -> std::optional<Failure> {
+    const double error = error_of(i);
+    const auto interval = tolerances::rounded_interval(got.dtype(), expected[i], error);
+    if (tolerances::contains(interval, values[i])) return std::nullopt;
+    Failure failure;
+    failure.expected = print(expected[i]);
+    failure.got = print(values[i]);
+    failure.bound = fmt::format("{}+-{:.3g}, legal [{:.9g}, {:.9g}]", label, error, interval.low,
+                                interval.high);
+    const double outside = tolerances::excess(interval, values[i], error);
+    failure.margin = std::isfinite(outside) ? fmt::format("{:.3g} bounds outside", outside)
+                                            : ulps_apart(got.dtype(), expected[i], values[i]);
+    return failure;
+  });
+}
+
+void Judge::bounded(std::string_view clause, std::string_view what, const Buffer& got,
+                    std::span<const double> expected, std::span<const double> errors,
+                    const Judged& judged) {
+  judge_interval("", clause, what, got, expected, errors, judged);
+}
+
+void Judge::statistical(std::string_view clause, std::string_view what, const Buffer& got,
+                        std::span<const double> expected, std::span<const double> errors,
+                        const Judged& judged) {
+  judge_interval("statistical ", clause, what, got, expected, errors, judged);
+}
+
+void Judge::untouched(std::string_view clause, std::string_view what, const Buffer& got,
+                      const Judged& judged) {
+  Check check(*this, clause, what, got, static_cast<std::size_t>(got.size()), judged);
+  const std::vector<bool> same = got.untouched();
+  const std::vector<std::uint8_t> bytes = got.bytes();
+  check.run([&](std::size_t i) -> std::optional<Failure> {
+    if (same[i]) return std::nullopt;
+    const std::uint8_t* mine = bytes.data() + i * dtype_bytes(got.dtype());
+    Failure failure;
+    failure.expected = "untouched";
+    failure.got = fmt::format("written: {}", print(got.dtype(), mine));
+    failure.bound = "exact bytes";
+    return failure;
+  });
+}
+
+void Judge::holds(std::string_view clause, std::string_view what, bool ok,
+                  std::string_view expected, std::string_view got, std::string_view element) {
+  ++checks_;
+  if (ok) return;
+  ++failed_;
+  if (failures_.size() >= kept_per_case) return;
+  Failure failure;
+  failure.clause = clause;
+  failure.what = what;
+  failure.element = element;
+  failure.expected = expected;
+  failure.got = got;
+  failure.bound = "relation";
+  failures_.push_back(std::move(failure));
+}
+
+void Judge::require(bool met, std::string_view requirement) {
+  if (!met) distrust_.emplace_back(requirement);
+}
+
+}  // namespace dropless::conformance
