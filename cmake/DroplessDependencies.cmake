@@ -18,13 +18,15 @@ foreach(name CUDA NCCL MPI)
 endforeach()
 
 find_package(Threads REQUIRED)
-if(NOT DEFINED BLA_VENDOR)
-  set(BLA_VENDOR OpenBLAS)  # the vendor the CPU implementation is measured with
-  find_package(BLAS QUIET)
-  unset(BLA_VENDOR)
-endif()
-if(NOT BLAS_FOUND)
-  find_package(BLAS REQUIRED)
+if(DROPLESS_BUILD_TOOL)  # the peer of the benchmarks
+  if(NOT DEFINED BLA_VENDOR)
+    set(BLA_VENDOR OpenBLAS)
+    find_package(BLAS QUIET)
+    unset(BLA_VENDOR)
+  endif()
+  if(NOT BLAS_FOUND)
+    find_package(BLAS REQUIRED)
+  endif()
 endif()
 
 # dropless_missing(name reason): records why an optional dependency is left out; fatal when wanted.
