@@ -40,21 +40,27 @@ fail() {
 missing_packages() {
   local entry installed=" "
   if command -v dpkg-query >/dev/null; then
-    installed=" $(dpkg-query -W -f '${db:Status-Abbrev}${binary:Package}\n' "${@%%=*}" 2>/dev/null |
-      sed -n 's/^ii *//p' | sed 's/:.*//' | tr '\n' ' ') "
+    # It fails when one of the packages is unknown, and lists the others all the same.
+    installed=$(dpkg-query -W -f '${db:Status-Abbrev}${binary:Package}\n' "${@%%=*}" 2>/dev/null || true)
+    installed=" $(sed -n 's/^ii *//p' <<<"$installed" | sed 's/:.*//' | tr '\n' ' ') "
   fi
   for entry in "$@"; do
     [[ $installed == *" ${entry%%=*} "* ]] && continue
     [[ $entry == *=* ]] && command -v "${entry#*=}" >/dev/null && continue
-    echo "${entry%%=*}"
+    printf '%s ' "${entry%%=*}"
   done
 }
 
 install_packages() {
-  local wanted needed manual as_root=()
-  mapfile -t needed < <(missing_packages "${required[@]}")
-  mapfile -t wanted < <(missing_packages "${required[@]}" "${optional[@]}")
-  ((${#wanted[@]})) || return 0
+  local manual as_root=()
+  local -a needed wanted
+  # An assignment, unlike a process substitution, stops the script when the check itself fails.
+  local needed_list wanted_list
+  needed_list=$(missing_packages "${required[@]}")
+  wanted_list=$(missing_packages "${required[@]}" "${optional[@]}")
+  [[ -n $wanted_list ]] || return 0
+  read -ra needed <<<"$needed_list"
+  read -ra wanted <<<"$wanted_list"
   if ! command -v apt-get >/dev/null; then
     # Other distributions name their packages differently; CMake says what it does not find.
     if command -v dpkg-query >/dev/null; then
@@ -81,7 +87,7 @@ install_packages() {
   # A broken third-party source must not stop packages that the other sources have.
   "${apt[@]}" update </dev/null >"$log" 2>&1 || true
   if ! "${apt[@]}" install -y --no-install-recommends "${wanted[@]}" </dev/null >>"$log" 2>&1; then
-    mapfile -t needed < <(missing_packages "${required[@]}")
+    read -ra needed <<<"$(missing_packages "${required[@]}")"
     if ((${#needed[@]})); then
       tail -n 15 "$log" >&2
       rm -f "$log"
