@@ -3,16 +3,37 @@
 #include "conformance/cases/selection.h"
 
 #include <algorithm>
-#include <set>
+#include <cstdint>
 #include <stdexcept>
-#include <tuple>
 
 namespace dropless::conformance {
 namespace {
 
 using Choice = std::vector<std::size_t>;  // one value index per axis
-// (axis a, value, axis b, value) with a < b
-using Pair = std::tuple<std::size_t, std::size_t, std::size_t, std::size_t>;
+
+// Pairs of values of two different axes, numbered: slot of the one value times all slots + slot of
+// the other. Only the half with the earlier axis first is used.
+class Pairs {
+ public:
+  explicit Pairs(const std::vector<Axis>& axes) {
+    for (const Axis& axis : axes) {
+      first_.push_back(slots_);
+      slots_ += axis.values.size();
+    }
+  }
+  [[nodiscard]] std::size_t size() const { return slots_ * slots_; }
+  template <class Visit>
+  void each(const Choice& choice, Visit visit) const {
+    for (std::size_t a = 0; a < choice.size(); ++a) {
+      const std::size_t row = (first_[a] + choice[a]) * slots_;
+      for (std::size_t b = a + 1; b < choice.size(); ++b) visit(row + first_[b] + choice[b]);
+    }
+  }
+
+ private:
+  std::vector<std::size_t> first_;
+  std::size_t slots_ = 0;
+};
 
 std::vector<Choice> every_choice(const std::vector<Axis>& axes) {
   std::vector<Choice> all = {{}};
@@ -37,13 +58,6 @@ Values named(const std::vector<Axis>& axes, const Choice& choice) {
   return out;
 }
 
-template <class Visit>
-void each_pair(const Choice& choice, Visit visit) {
-  for (std::size_t a = 0; a < choice.size(); ++a) {
-    for (std::size_t b = a + 1; b < choice.size(); ++b) visit(Pair{a, choice[a], b, choice[b]});
-  }
-}
-
 }  // namespace
 
 std::vector<Values> product(const std::vector<Axis>& axes) {
@@ -64,20 +78,25 @@ std::vector<Values> pairwise(const std::vector<Axis>& axes,
     return out;
   }
   // Only pairs that some allowed row contains can be asked for.
-  std::set<Pair> open;
-  for (const Choice& choice : candidates) each_pair(choice, [&](const Pair& p) { open.insert(p); });
+  const Pairs pairs(axes);
+  std::vector<std::uint8_t> open(pairs.size(), 0);
+  for (const Choice& choice : candidates) {
+    pairs.each(choice, [&](std::size_t pair) { open[pair] = 1; });
+  }
+  auto left = std::count(open.begin(), open.end(), 1);
 
   std::vector<Values> out;
-  while (!open.empty()) {
-    std::size_t best = 0, best_gain = 0;
-    for (std::size_t i = 0; i < candidates.size(); ++i) {
-      std::size_t gain = 0;
-      each_pair(candidates[i], [&](const Pair& p) { gain += open.count(p); });
-      if (out.empty()) gain = i == 0 ? 1 : 0;  // the first row is the first allowed one
+  while (left > 0) {
+    std::size_t best = 0;
+    int best_gain = 0;
+    for (std::size_t i = 0; i < (out.empty() ? 1 : candidates.size()); ++i) {
+      int gain = 0;
+      pairs.each(candidates[i], [&](std::size_t pair) { gain += open[pair]; });
       if (gain > best_gain) best = i, best_gain = gain;
     }
     out.push_back(named(axes, candidates[best]));
-    each_pair(candidates[best], [&](const Pair& p) { open.erase(p); });
+    pairs.each(candidates[best], [&](std::size_t pair) { open[pair] = 0; });
+    left -= best_gain;
   }
   return out;
 }
