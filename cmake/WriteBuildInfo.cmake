@@ -1,0 +1,28 @@
+# Run by every build (cmake -P): writes OUTPUT only when something changed, so that nothing is
+# compiled again without need. Needs SOURCE, OUTPUT, VERSION, COMPILER, TYPE, FLAGS.
+find_program(git git)
+set(commit unknown)
+if(git)
+  execute_process(COMMAND ${git} -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
+    OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+  if(NOT failed)
+    set(commit ${found})
+  endif()
+endif()
+set(text "// Written by cmake/WriteBuildInfo.cmake.\n#pragma once\n")
+foreach(pair "VERSION=${VERSION}" "COMMIT=${commit}" "COMPILER=${COMPILER}" "TYPE=${TYPE}"
+        "FLAGS=${FLAGS}")
+  string(REGEX MATCH "^([A-Z]+)=(.*)$" matched "${pair}")
+  set(key ${CMAKE_MATCH_1})
+  string(STRIP "${CMAKE_MATCH_2}" value)
+  string(REPLACE "\\" "\\\\" value "${value}")
+  string(REPLACE "\"" "\\\"" value "${value}")
+  string(APPEND text "#define DROPLESS_BUILD_${key} \"${value}\"\n")
+endforeach()
+set(old "")
+if(EXISTS ${OUTPUT})
+  file(READ ${OUTPUT} old)
+endif()
+if(NOT old STREQUAL text)
+  file(WRITE ${OUTPUT} "${text}")
+endif()

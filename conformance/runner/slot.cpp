@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Listening to one worker.
+#include "conformance/runner/slot.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace dropless::conformance {
+namespace {
+
+constexpr std::size_t kept_output = 4096;     // bytes of what the implementation printed
+constexpr double least_loading_seconds = 10;  // a short --timeout is meant for cases
+
+Clock::time_point in_seconds(double seconds) {
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+void keep_end(std::string& text, const std::string& more) {
+  text += more;
+  if (text.size() > kept_output) text.erase(0, text.size() - kept_output);
+}
+
+}  // namespace
+
+void Slot::start() {
+  stop();
+  std::vector<std::string> arguments{"dropless",         "worker",
+                                     "--implementation", options_.worker.implementation,
+                                     "--threads",        std::to_string(options_.worker.threads)};
+  if (!options_.worker.models.empty()) {
+    arguments.insert(arguments.end(), {"--models", options_.worker.models});
+  }
+  child_ = std::make_unique<Child>(options_.program, arguments);
+  deadline_ = in_seconds(std::max(options_.timeout_seconds, least_loading_seconds));
+}
+
+void Slot::stop() {
+  child_.reset();
+  loaded_ = inside_ = false;
+  ticket_.reset();
+  current_.clear(), previous_.clear(), phase_.clear(), output_.clear();
+  served_ = 0;
+}
+
+void Slot::assign(std::int64_t ticket, const std::string& id,
+                  const std::vector<std::string>& blocked_operations) {
+  previous_ = current_;
+  current_ = id;
+  phase_.clear(), output_.clear();
+  inside_ = false;
+  ticket_ = ticket;
+  ++served_;
+  started_ = Clock::now();
+  deadline_ = in_seconds(options_.timeout_seconds);
+  // A worker that no longer reads is found dead by the next listen().
+  (void)child_->send(one_line({{"ticket", ticket}, {"id", id}, {"blocked", blocked_operations}}));
+}
+
+Slot::Event Slot::listen() {
+  if (!child_) return Event::nothing;
+  const bool dead = child_->ended().has_value();  // asked first: its last words are read below
+  const std::vector<std::string> lines = child_->take_replies();
+  keep_end(output_, child_->take_output());
+  for (const std::string& line : lines) {
+    if (const Event event = hear(line); event != Event::nothing) return event;
+  }
+  if (dead) return mourn();
+  if ((busy() || !loaded_) && Clock::now() > deadline_) return overdue();
+  return Event::nothing;
+}
+
+Slot::Event Slot::hear(const std::string& line) {
+  const std::string text = line.size() > 2 ? line.substr(2) : "";
+  try {
+    switch (line.empty() ? ' ' : line[0]) {
+      case 'h':
+        description_ = nlohmann::ordered_json::parse(text);
+        loaded_ = true;
+        return Event::loaded;
+      case 'u':
+        complaint_ = text;
+        return Event::refused;
+      case 'p':
+        inside_ = !text.empty();
+        if (inside_) phase_ = text;
+        return Event::nothing;
+      case 'v': {
+        const auto reply = nlohmann::ordered_json::parse(text);
+        if (!ticket_ || reply.at("ticket") != *ticket_) break;
+        verdict_ = verdict_from(reply.at("verdict"));
+        ticket_.reset();
+        return Event::verdict_arrived;
+      }
+      default:
+        break;
+    }
+  } catch (const std::exception&) {
+    // Falls through: not a reply of ours.
+  }
+  child_->finish();
+  complaint_ = "the worker sent something that is no reply";
+  give_up(Status::crash, fmt::format("the worker sent something that is no reply, {}", where()));
+  return Event::lost;
+}
+
+Slot::Event Slot::mourn() {
+  const std::string end = how_it_ended(child_->finish());
+  const bool left_by_itself = end.starts_with("exit");
+  complaint_ = left_by_itself
+                   ? fmt::format("ended the process with {} while it was being loaded", end)
+                   : fmt::format("crashed ({}) while it was being loaded", end);
+  give_up(Status::crash,
+          left_by_itself
+              ? fmt::format("the implementation ended the process with {} {}", end, where())
+              : fmt::format("{} {}", end, where()));
+  return Event::lost;
+}
+
+Slot::Event Slot::overdue() {
+  child_->finish();
+  const double limit = std::chrono::duration<double>(deadline_ - started_).count();
+  complaint_ = "did not finish loading in time";
+  give_up(Status::timeout, fmt::format("no answer within {:.3g} s, {}", limit, where()));
+  return Event::lost;
+}
+
+void Slot::give_up(Status status, std::string reason) {
+  verdict_ = {};
+  verdict_.status = status;
+  verdict_.reason = std::move(reason);
+  verdict_.seconds = std::chrono::duration<double>(Clock::now() - started_).count();
+  if (child_) child_->finish();
+}
+
+std::string Slot::where() const {
+  if (inside_) return fmt::format("inside {}", phase_);
+  if (phase_.empty()) return "before the first operation";
+  return fmt::format("after {} had returned", phase_);
+}
+
+}  // namespace dropless::conformance
