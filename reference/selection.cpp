@@ -90,8 +90,11 @@ Doubles group_scores(const dropless_route_settings& settings, const dropless_pro
   for (Index g = 0; g < settings.num_groups; ++g) {
     Doubles group(selection.begin() + g * members, selection.begin() + (g + 1) * members);
     std::sort(group.begin(), group.end(), is_better);
+    const Index best = std::min(width, members);
     double sum = 0;
-    for (Index i = 0; i < std::min(width, members); ++i) sum += group[at(i)];
+    for (Index i = 0; i < best; ++i) sum += group[at(i)];
+    // A masked member counts as -Inf even beside a bias of +Inf.
+    if (group[at(best - 1)] == kMinusInfinity && !std::isnan(group[0])) sum = kMinusInfinity;
     result.push_back(sum);
   }
   return result;
