@@ -108,6 +108,18 @@ dropless_call CaseRun::begin_call() const {
   return call;
 }
 
+dropless_status CaseRun::settle(dropless_call& call) const {
+  if (implementation_.memory_space == DROPLESS_HOST || implementation_.synchronize == nullptr) {
+    return DROPLESS_OK;
+  }
+  dropless_call waiting = begin_call();
+  auto args = make_args<dropless_synchronize_args>();
+  const dropless_status status =
+      implementation_.synchronize(implementation_.context, &waiting, &args);
+  if (status != DROPLESS_OK) std::memcpy(call.message, waiting.message, sizeof call.message);
+  return status;
+}
+
 // Scratch memory is a guarded buffer like any other, so that overruns are seen there too.
 bool CaseRun::add_workspace(dropless_call& call) {
   if (call.workspace_required == 0) return false;

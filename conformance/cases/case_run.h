@@ -118,11 +118,14 @@ class CaseRun {
     if (status == DROPLESS_WORKSPACE_TOO_SMALL && add_workspace(record)) {
       status = entry(implementation_.context, &record, &args);
     }
+    if (status == DROPLESS_OK) status = settle(record);
     announce_phase("");
     end_call(operation, record, status);
     return status;
   }
 
+  // Waits for work on a device and fetches a deferred refusal (GENERAL-3).
+  dropless_status settle(dropless_call& call) const;
   static std::string not_offered(std::string_view operation);
   [[nodiscard]] std::string said(std::string_view operation) const;
   [[nodiscard]] dropless_call begin_call() const;

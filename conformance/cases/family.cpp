@@ -10,10 +10,12 @@
 #include <charconv>
 #include <set>
 
+#include "conformance/cases/selection.h"
+
 namespace dropless::conformance {
 namespace {
 
-constexpr std::array tiers = {Tier::smoke, Tier::standard, Tier::full};
+constexpr std::array all_tiers = {Tier::smoke, Tier::standard, Tier::full};
 // Every call of every case is judged by these two, so every family can name them.
 constexpr std::array implied_clauses = {"GENERAL-0", "GENERAL-1"};
 
@@ -118,10 +120,29 @@ std::string_view name(Tier tier) {
 }
 
 std::optional<Tier> tier_from(std::string_view text) {
-  for (const Tier tier : tiers) {
+  for (const Tier tier : all_tiers) {
     if (name(tier) == text) return tier;
   }
   return std::nullopt;
+}
+
+Parameter word_parameter(std::string name, std::vector<std::string> words, std::string meaning) {
+  return {std::move(name), std::move(words), 0, 0, std::move(meaning)};
+}
+
+Parameter integer_parameter(std::string name, std::int64_t least, std::int64_t most,
+                            std::string meaning) {
+  return {std::move(name), {}, least, most, std::move(meaning)};
+}
+
+std::function<std::vector<Values>(Tier)> tiers(std::vector<Values> smoke,
+                                               std::vector<Values> standard,
+                                               std::vector<Values> full) {
+  full = without(without(std::move(full), smoke), standard);
+  standard = without(std::move(standard), smoke);
+  return [=](Tier tier) {
+    return tier == Tier::smoke ? smoke : tier == Tier::standard ? standard : full;
+  };
 }
 
 void Registry::add(Family family) {
@@ -144,7 +165,7 @@ const Family* Registry::find(std::string_view name) const {
 std::vector<CaseId> Registry::cases(Tier tier) const {
   std::vector<CaseId> out;
   for (const Family& family : families_) {
-    for (const Tier step : tiers) {
+    for (const Tier step : all_tiers) {
       if (step > tier) break;
       for (const Values& values : family.select(step)) {
         try {

@@ -37,6 +37,15 @@ struct Family {
   [[nodiscard]] std::string stage() const { return name.substr(0, name.find('.')); }
 };
 
+// Parameters and selections in one line each.
+Parameter word_parameter(std::string name, std::vector<std::string> words, std::string meaning);
+Parameter integer_parameter(std::string name, std::int64_t least, std::int64_t most,
+                            std::string meaning);
+// One list per tier; what a lower tier has already is left out.
+std::function<std::vector<Values>(Tier)> tiers(std::vector<Values> smoke,
+                                               std::vector<Values> standard,
+                                               std::vector<Values> full = {});
+
 class Registry {
  public:
   void add(Family family);  // throws std::logic_error on a duplicate or malformed family

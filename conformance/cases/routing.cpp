@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Case families of the stage routing: none yet.
-#include "conformance/cases/family.h"
+// The case families of the stage routing.
+#include "conformance/cases/routing_setup.h"
 
 namespace dropless::conformance {
 
-void add_routing(Registry&) {}
+void add_routing(Registry& registry) {
+  add_routing_selection(registry);
+  add_routing_weights(registry);
+}
 
 }  // namespace dropless::conformance
