@@ -82,7 +82,8 @@ double group_distance(const dropless_route_settings& settings, std::span<const d
                       std::span<const double> selections);
 
 // ROUTING-12, "Router gradient": absolute error of one d_logits element whose |terms| add up to
-// gauge. largest_spread: over the selected experts and the element's own; logit: the element's own.
+// gauge. largest_spread: over the unmasked selected experts and the element's own (not finite:
+// +inf, not judged); logit: the element's own.
 double routing_gradient(const dropless_route_settings& settings, const dropless_profile& profile,
                         double gauge, double largest_spread, double logit);
 // d_expert_scale[e], a sum over `tokens` terms.

@@ -32,12 +32,12 @@ inline constexpr double fast_exponential_per_unit = 2.4;
 inline constexpr double gradient_underflow = 0x1p-120;
 
 // "Activation", in u
-inline constexpr double exponential = 4;         // 2 ulp
-inline constexpr double quotient = 2;            // 1 / (1 + e): division, or reciprocal and product
-inline constexpr double hyperbolic_tangent = 1;  // 2 ulp of tanh, halved, as an absolute error
-inline constexpr double geglu_argument = 7;      // relative error of sqrt(2/pi) (g + 0.044715 g^3)
-inline constexpr double geglu_slope = 6;         // of its derivative
-inline constexpr double clamped_argument = 2;    // alpha rounded to fp32, and the product
+inline constexpr double exponential = 4;  // 2 ulp
+inline constexpr double quotient = 2;     // 1 / (1 + e): division, or reciprocal and product
+inline constexpr double hyperbolic_tangent = 1.5;  // 2 ulp of tanh, halved, and t * t
+inline constexpr double geglu_argument = 7;    // relative error of sqrt(2/pi) (g + 0.044715 g^3)
+inline constexpr double geglu_slope = 6;       // of its derivative
+inline constexpr double clamped_argument = 2;  // alpha rounded to fp32, and the product
 // e^-g overflows below g = -88: the exact silu is up to 2^-118.9 there, the computed one is 0.
 inline constexpr double activation_underflow = 0x1p-118;
 

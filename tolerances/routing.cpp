@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 
@@ -16,7 +17,7 @@ namespace dropless::tolerances {
 using namespace constants;
 
 double fast_exponential_error(const dropless_profile& profile, double argument) {
-  if (profile.exponential != DROPLESS_EXPONENTIAL_FAST) return 0;
+  if (profile.exponential != DROPLESS_EXPONENTIAL_FAST || !std::isfinite(argument)) return 0;
   return (fast_exponential + fast_exponential_per_unit * std::abs(argument)) * u;
 }
 
@@ -45,7 +46,9 @@ bool renormalizes(const dropless_route_settings& settings) {
   return (settings.top_k == 1 ? settings.renormalize_single : settings.renormalize) != 0;
 }
 
+// A spread without end belongs to a masked expert: its score is exactly 0.
 double softmax_relative(double length, double spread) {
+  if (!std::isfinite(spread)) spread = 0;
   return (length + spread + softmax_score) * u;
 }
 
@@ -89,15 +92,15 @@ std::vector<double> routing_weights(const dropless_route_settings& settings,
     total += expert.score;
     total_error += absolute.back();
   }
-  const double of_divisor =
-      renormalizes(settings) && total > 0 ? std::min(1.0, total_error / total) : 0;
+  const double of_divisor = renormalizes(settings) && total > 0 ? total_error / total : 0;
   std::vector<double> errors;
   for (std::size_t j = 0; j < selected.size(); ++j) {
     const double weight = std::abs(selected[j].factor * selected[j].score);
     const double relative = routing_weight_relative(settings, profile, selected[j].spread);
-    errors.push_back((1 + 2 * of_divisor) *
-                         (weight * relative + std::abs(selected[j].factor) * absolute[j]) +
-                     2 * weight * of_divisor);
+    const double own = weight * relative + std::abs(selected[j].factor) * absolute[j];
+    // 1 / (1 - x) <= 1 + 2x while x <= 1/2; beyond that the sum itself is lost.
+    errors.push_back(of_divisor <= 0.5 ? own + 2 * of_divisor * (weight + own)
+                                       : std::numeric_limits<double>::infinity());
   }
   return errors;
 }
@@ -130,6 +133,7 @@ double group_distance(const dropless_route_settings& settings, std::span<const d
 double routing_gradient(const dropless_route_settings& settings, const dropless_profile& profile,
                         double gauge, double largest_spread, double logit) {
   if (std::isnan(gauge) || gauge == 0) return 0;
+  if (!std::isfinite(largest_spread)) return std::numeric_limits<double>::infinity();
   const auto k = static_cast<double>(settings.top_k);
   double factor = 0;
   if (is_softmax_of_selected(settings)) {
@@ -152,6 +156,7 @@ double expert_scale_gradient(const dropless_route_settings& settings,
                              const dropless_profile& profile, Index tokens, double gauge,
                              double largest_spread) {
   if (std::isnan(gauge) || gauge == 0) return 0;
+  if (!std::isfinite(largest_spread)) return std::numeric_limits<double>::infinity();
   const double weight = routing_weight_relative(settings, profile, largest_spread);
   const double factor = weight + (static_cast<double>(tokens) + 2) * u;
   return factor * (1 + second_order) * gauge + gradient_underflow;
