@@ -101,11 +101,23 @@ void expect_slice(const Doubles& got, Index begin, const Matrix& expected, const
   }
 }
 
+// Magnitudes over many binades: blocks that share elements in different directions or with other
+// experts get different scales, so that a block in the wrong place shows.
+void spread(test::RandomData& random, Doubles& values) {
+  for (double& value : values) {
+    value = std::ldexp(value, static_cast<int>(random.integer(-14, 0)));
+  }
+}
+
 LayerFixture mxfp8_layer(int placement, dropless_dtype gradient_format, Shared shared) {
   // 40 columns: a whole and a partial block; 33 in the middle.
   LayerFixture f(41, placement, DROPLESS_SWIGLU, shared, 40, 33);
   f.settings.recipe = DROPLESS_RECIPE_MXFP8;
   f.settings.gradient_format = gradient_format;
+  test::RandomData random(42);
+  for (Doubles* values : {&f.x, &f.gate_up, &f.down, &f.shared_gate_up, &f.shared_down}) {
+    spread(random, *values);
+  }
   return f;
 }
 
@@ -117,7 +129,9 @@ TEST_P(Mxfp8Layer, IsTheComposition) {
   const Index hidden = f.hidden, inner = f.intermediate, width = 2 * inner;
   const LayerOutput output = f.forward();
   const LayerTrace& trace = output.trace;
-  const Doubles d_y = test::RandomData(2).uniforms(f.tokens * hidden, -1, 1);
+  test::RandomData random(2);
+  Doubles d_y = random.uniforms(f.tokens * hidden, -1, 1);
+  spread(random, d_y);
   const LayerGradient got = f.backward(trace, d_y);
 
   Doubles y(output.y.size(), 0.0), d_x(output.y.size(), 0.0);

@@ -108,7 +108,9 @@ TEST(Mxfp8Layout, BlocksGroupsAndCounts) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (Index row = 0; row < kRows; ++row) {  // whatever padding and tail hold has no influence
     const bool real = row < 33 || (row >= 40 && row < 140);
-    for (Index c = 0; c < kColumns && !real; ++c) x[row * kColumns + c] = nan;
+    for (Index c = 0; c < kColumns && !real; ++c) {
+      x[row * kColumns + c] = (row + c) % 2 == 0 ? nan : 0x1p100;
+    }
   }
   const Groups groups{kOffsets, kCounts};
   for (const bool square : {false, true}) {
@@ -194,6 +196,16 @@ TEST(Mxfp8Layout, PackedPaddingIsWrittenAndNotRead) {
       scales[i] = 0xFF;
     }
     EXPECT_EQ(dequantize(direction, kPacked, DROPLESS_E4M3, 40, 70, codes, scales, groups), before);
+  }
+}
+
+TEST(Mxfp8Layout, RowsBeyondTheCountsReadAsZero) {
+  const List offsets = {0, 32}, counts = {3};
+  const std::vector<std::uint8_t> codes(40 * 32, 0x7E), scales(40, 200);
+  const Doubles back =
+      dequantize(kRowWise, kLinear, DROPLESS_E4M3, 40, 32, codes, scales, {offsets, counts});
+  for (Index i = 0; i < 40 * 32; ++i) {
+    EXPECT_EQ(back[i], i < 3 * 32 ? 448 * 0x1p73 : 0) << i;
   }
 }
 
