@@ -243,6 +243,25 @@ TEST(SortedPermutation, Refusals) {
   EXPECT_FALSE(refused({0, 1, 1, 0}, 0, 16));
   EXPECT_TRUE(refused({0, 1, 1, 0}, 33, 16));
   EXPECT_TRUE(refused({0, 1, 1, 0}, -5, 1));
+  EXPECT_TRUE(refused({0, 1, 1, 0}, -1, -16));
+  EXPECT_TRUE(refused({0, 1, 1}, -1, 1));  // three ids for two tokens of two slots
+}
+
+// GENERAL-4: no tokens, or no experts, is a legal request.
+TEST(SortedPermutation, ZeroExtents) {
+  PermutationProblem problem;
+  problem.profile.struct_size = sizeof problem.profile;
+  problem.profile.struct_version = DROPLESS_STRUCT_VERSION;
+  problem.profile.empty_expert = DROPLESS_EMPTY_EXPERT_ONE_BLOCK;
+  problem.profile.alignment = 16;
+  problem.num_experts = 3;
+  problem.tokens = 0;
+  ASSERT_EQ(check_plan(problem, plan_of(problem)), "");
+  EXPECT_EQ(plan_of(problem).rows(), 48);
+  problem.num_experts = 0;
+  problem.tokens = 2;
+  problem.ids = {-1, -1};
+  ASSERT_EQ(check_plan(problem, plan_of(problem)), "");
 }
 
 }  // namespace
