@@ -5,6 +5,7 @@
 #include "reference/checks.h"
 #include "reference/contract_call.h"
 #include "reference/contract_settings.h"
+#include "reference/routing_checks.h"
 
 namespace dropless::reference::contract {
 namespace {
@@ -47,6 +48,7 @@ LayerCall::LayerCall(const dropless_layer_args& a) {
   settings_ =
       completed(a.settings, "layer settings", offsetof(dropless_layer_settings, weight_placement));
   route_ = route_settings(settings_.route);
+  check_route_settings(route_);
   activation_ = activation_settings(settings_.activation);
   settings_.route = &route_;
   settings_.activation = &activation_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <memory>
 #include <mutex>
 
@@ -33,8 +34,6 @@ constexpr Limits kLimits[] = {
     {"scale_rule", &dropless_profile::scale_rule, DROPLESS_SCALE_EVEN},
     {"special_values", &dropless_profile::special_values, DROPLESS_SPECIAL_BLOCK},
     {"scale_padding_byte", &dropless_profile::scale_padding_byte, 255},
-    {"alignment", &dropless_profile::alignment, 256},
-    {"gemm_alignment", &dropless_profile::gemm_alignment, 256},
 };
 
 // Every choice that changes what the reference computes; the others it satisfies whatever they say.
@@ -45,6 +44,19 @@ void check_profile(const dropless_profile& profile) {
       throw Refused("profile." + std::string(limits.name) + " = " + std::to_string(value) +
                     " is outside 0 .. " + std::to_string(limits.most));
     }
+  }
+  // PERMUTATION-3.
+  constexpr std::int32_t kAlignments[] = {0, 1, 16, 32, 128, 256};
+  if (std::find(std::begin(kAlignments), std::end(kAlignments), profile.alignment) ==
+      std::end(kAlignments)) {
+    throw Refused("profile.alignment = " + std::to_string(profile.alignment) +
+                  " is none of 1, 16, 32, 128 and 256");
+  }
+  // GROUPED_GEMM-1: any power of two up to the largest alignment of zones; 0 means 1.
+  const std::int32_t gemm_alignment = profile.gemm_alignment;
+  if (gemm_alignment < 0 || gemm_alignment > 256 || (gemm_alignment & (gemm_alignment - 1)) != 0) {
+    throw Refused("profile.gemm_alignment = " + std::to_string(gemm_alignment) +
+                  " is no power of two up to 256");
   }
   if (profile.tie_rule == DROPLESS_TIE_DECLARED && profile.tie_rank == nullptr) {
     throw Refused("profile.tie_rule is a declared order, but profile.tie_rank is null");
