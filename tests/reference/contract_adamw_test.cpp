@@ -82,6 +82,23 @@ TEST(ContractAdamw, MasterIsUpdatedAndTheWeightIsItsRounding) {
   }
 }
 
+// p = 1 + 2^-8 + 2^-30: the master holds 1 + 2^-8, a tie of bf16 that goes to 1, while p itself
+// would go to 1 + 2^-7. The weight is the rounding of the master.
+TEST(ContractAdamw, TheWeightIsMadeFromTheStoredMaster) {
+  Adamw o(0);
+  HostTensor master("master", DROPLESS_FP32, {2}, true, 0),
+      weight("w16", DROPLESS_BF16, {2}, true, 0);
+  const double start = 1 + 0x1p-8 + 0x1p-23;
+  o.args.learning_rate = 1;
+  o.args.weight_decay = (0x1p-23 - 0x1p-30) / start;
+  for (const char* name : {"gradient", "first_moment"}) o[name].set({0, 0});
+  o.args.master = master.set({start, start});
+  o.args.weight = weight;
+  ASSERT_EQ(o.run(), DROPLESS_OK) << o.message();
+  EXPECT_EQ(master.values()[0], 1 + 0x1p-8);
+  EXPECT_EQ(weight.values()[0], 1);
+}
+
 TEST(ContractAdamw, Bf16WeightToNearestEven) {
   Adamw o(0);
   HostTensor weight("w16", DROPLESS_BF16, {2}, true, 0);

@@ -139,6 +139,17 @@ TEST(Groups, MaskedMembersCountAsMinusInfinity) {
   EXPECT_EQ(r.ids, (Ids{2, 3}));
 }
 
+// ROUTING-4: -Inf also beside a member whose bias is +Inf.
+TEST(Groups, AMaskedMemberOutweighsAnInfiniteBias) {
+  auto settings = route_settings(4, 2, DROPLESS_SCORE_SIGMOID);
+  settings.num_groups = 2;
+  settings.kept_groups = 1;  // w = 2
+  const Doubles logits{1, -kInf, -3, -3}, bias{kInf, 0, 0, 0};
+  const Routing r = route(settings, default_profile(), {1, logits, bias, {}, {}, {}});
+  EXPECT_EQ(r.group_scores[0], -kInf);
+  EXPECT_EQ(r.ids, (Ids{2, 3}));
+}
+
 TEST(Groups, OneGroupIsNoGroupLimit) {
   auto settings = route_settings(4, 2, DROPLESS_SCORE_SOFTMAX);
   settings.softmax_order = DROPLESS_SOFTMAX_AFTER_TOP_K;

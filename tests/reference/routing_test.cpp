@@ -162,6 +162,45 @@ TEST(Routing, MaskedExpertsAreNeverSelectedWhateverTheirBias) {
   }
 }
 
+// Also where the bias makes the unmasked one's compared value -Inf as well.
+TEST(Routing, AnUnmaskedExpertPrecedesMaskedOnes) {
+  const auto settings = route_settings(3, 1, DROPLESS_SCORE_SIGMOID);
+  const Doubles logits{-kInf, -kInf, 0}, bias{0, 0, -kInf};
+  EXPECT_EQ(route(settings, default_profile(), {1, logits, bias, {}, {}, {}}).ids, Ids{2});
+}
+
+// Under "subtract" the compared value minus the bias of a masked pick would be -Inf.
+TEST(Routing, MaskedPicksWeighZeroUnderSubtract) {
+  const auto settings = route_settings(2, 2, DROPLESS_SCORE_SIGMOID);
+  auto profile = default_profile();
+  profile.weight_source = DROPLESS_WEIGHT_SUBTRACT;
+  const Doubles logits{-kInf, 0}, bias{1, 1};
+  const Routing r = route(settings, profile, {1, logits, bias, {}, {}, {}});
+  EXPECT_EQ(r.ids, (Ids{1, 0}));
+  EXPECT_EQ(r.weights, (Doubles{0.5, 0}));
+}
+
+// All given picks masked: their own softmax is undefined, but the row is not.
+TEST(Routing, MaskedPicksWeighZeroUnderSoftmaxOverTheSelected) {
+  auto settings = route_settings(3, 2, DROPLESS_SCORE_SOFTMAX);
+  settings.softmax_order = DROPLESS_SOFTMAX_AFTER_TOP_K;
+  const Ids given{0, 1};
+  const Doubles logits{-kInf, -kInf, 0};
+  const Routing r = route(settings, default_profile(), {1, logits, {}, {}, given, {}});
+  EXPECT_EQ(r.weights, (Doubles{0, 0}));
+}
+
+// ROUTING-8: without a finite logit softmax is undefined, which must show.
+TEST(Routing, SoftmaxWithoutFiniteLogitsShowsNaN) {
+  for (const int order : {DROPLESS_SOFTMAX_BEFORE_TOP_K, DROPLESS_SOFTMAX_AFTER_TOP_K}) {
+    auto settings = route_settings(3, 2, DROPLESS_SCORE_SOFTMAX);
+    settings.softmax_order = order;
+    const Routing r = route(settings, default_profile(), {1, Doubles(3, -kInf), {}, {}, {}, {}});
+    EXPECT_EQ(r.ids, (Ids{0, 1}));
+    EXPECT_TRUE(std::isnan(r.weights[0]) || std::isnan(r.weights[1]));
+  }
+}
+
 // One more expert than unmasked ones is asked for: distinct ids, and the masked pick weighs 0.
 TEST(Routing, MaskedPicksWeighZero) {
   for (const int eps_form : {DROPLESS_EPS_ADDED, DROPLESS_EPS_MAXIMUM}) {
@@ -247,16 +286,16 @@ TEST(Routing, GivenIdsKeepTheirOrderAndIgnoreBiasAndGroups) {
   settings.num_groups = 2;
   settings.kept_groups = 2;
   settings.group_score = DROPLESS_GROUP_SCORE_MAX;
-  const Doubles logits{logit_of(0.25), 0, 0, logit_of(0.75)}, bias{9, -9, 9, 9};
+  const Doubles logits{-1, 0, 0, 1}, bias{9, -9, 9, 9};
   const Ids given{3, -1, 0};
   auto profile = default_profile();
   profile.weight_source = DROPLESS_WEIGHT_SUBTRACT;
   profile.selection_order = DROPLESS_ORDER_ASCENDING_ID;
   const Routing r = route(settings, profile, {1, logits, bias, {}, given, {}});
   EXPECT_EQ(r.ids, given);
-  EXPECT_DOUBLE_EQ(r.weights[0], 0.75);
-  EXPECT_EQ(r.weights[1], 0);
-  EXPECT_DOUBLE_EQ(r.weights[2], 0.25);
+  // Exactly the quotients of the unbiased scores: nothing was added and subtracted again.
+  const double sum = sigmoid(1) + sigmoid(-1);
+  EXPECT_EQ(r.weights, (Doubles{sigmoid(1) / sum, 0, sigmoid(-1) / sum}));
   EXPECT_EQ(r.tokens_per_expert, (Ids{1, 0, 0, 1}));
   EXPECT_TRUE(r.group_scores.empty());
 }
