@@ -7,6 +7,9 @@ namespace dropless::conformance {
 void add_routing(Registry& registry) {
   add_routing_selection(registry);
   add_routing_weights(registry);
+  add_routing_special(registry);
+  add_routing_metamorphic(registry);
+  add_routing_backward(registry);
 }
 
 }  // namespace dropless::conformance
