@@ -44,6 +44,12 @@ inline constexpr double activation_underflow = 0x1p-118;
 // "Losses", in u
 inline constexpr double logarithm = 4;  // 2 ulp
 
+// "Layer": bounds of second derivatives
+inline constexpr double silu_curvature = 0.5;   // |silu''|, at 0
+inline constexpr double gelu_curvature = 0.81;  // |gelu''| of the tanh form, at 0: 0.798
+// A rounding bound taken at the value, where the input moves: at most 256 u of the movement.
+inline constexpr double moved_rounding = 0x1p-16;
+
 // OPTIMIZER-1, in ulp
 inline constexpr double adamw_weight_ulps = 1;
 inline constexpr double adamw_update_ulps = 4;
