@@ -10,6 +10,8 @@ void add_routing(Registry& registry) {
   add_routing_special(registry);
   add_routing_metamorphic(registry);
   add_routing_backward(registry);
+  add_routing_contract(registry);
+  add_routing_refusals(registry);
 }
 
 }  // namespace dropless::conformance
