@@ -70,6 +70,25 @@ TEST(Groups, Refusals) {
   EXPECT_TRUE(zones_refused(8, {0, 3, 3, 8}, {3, 0}));
 }
 
+// Without offsets the matrix is one group; counts may still say how much of it is real.
+TEST(Groups, OneGroupWithoutOffsets) {
+  const auto whole = reference::zones(5, {});
+  ASSERT_EQ(whole.size(), 1u);
+  EXPECT_EQ(whole[0].first, 0);
+  EXPECT_EQ(whole[0].real_end, 5);
+  EXPECT_EQ(whole[0].end, 5);
+  const Offsets three = {3};
+  EXPECT_EQ(reference::zones(5, {{}, three}).at(0).real_end, 3);
+  EXPECT_TRUE(zones_refused(5, {}, {6}));
+  EXPECT_TRUE(zones_refused(5, {}, {3, 2}));
+}
+
+TEST(Groups, WeightsAreOneGroupPerExpert) {
+  EXPECT_EQ(reference::weight_offsets(3, 4), (Offsets{0, 4, 8, 12}));
+  EXPECT_EQ(reference::weight_offsets(2, 0), (Offsets{0, 0, 0}));
+  EXPECT_EQ(reference::weight_offsets(0, 4), (Offsets{0}));
+}
+
 TEST(Groups, NegativeExtentsAreRefused) {
   const Offsets offsets = {0, 0};
   for (int which = 0; which < 4; ++which) {
