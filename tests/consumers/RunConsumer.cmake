@@ -24,7 +24,8 @@ if(KIND STREQUAL installed)
   file(RENAME ${work}/first_place ${work}/prefix)
   list(APPEND settings -DCMAKE_PREFIX_PATH=${work}/prefix)
 else()
-  list(APPEND settings -DDROPLESS_SOURCE=${SOURCE} -DDROPLESS_CUDA=OFF -DDROPLESS_MPI=OFF)
+  list(APPEND settings -DDROPLESS_SOURCE=${SOURCE} -DDROPLESS_CUDA=OFF -DDROPLESS_MPI=OFF
+    -DDROPLESS_WARNINGS_AS_ERRORS=${WARNINGS_AS_ERRORS})  # the same flags: ccache knows the answers
 endif()
 
 run(${CMAKE_COMMAND} -S ${PROJECT} -B ${work}/build ${settings})
