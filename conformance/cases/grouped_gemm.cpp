@@ -145,11 +145,11 @@ GemmProblem gemm_problem(const CaseRun& run, Product product) {
     problem.layout = {.row_gap = 5, .offset_bytes = 8};
   }
   if (run.has("alpha")) problem.alpha = alpha_of(run.word("alpha"));
-  const bool bias = run.has("bias") && run.word("bias") != "none";
+  const bool bias = product == Product::fprop && run.has("bias") && run.word("bias") != "none";
   if (bias) problem.bias_dtype = plain_dtype(run.word("bias"));
   // "half_in_place", "one_separate", "third_other": beta, and where C is; other: in the other dtype
   const std::string accumulate = run.has("accumulate") ? run.word("accumulate") : "none";
-  const bool c = accumulate != "none";
+  const bool c = product == Product::wgrad && accumulate != "none";
   if (c) {
     problem.beta = alpha_of(accumulate.substr(0, accumulate.find('_')));
     problem.in_place = accumulate.ends_with("in_place");
@@ -183,6 +183,11 @@ Parameter product_parameter() {
 
 void add_grouped_gemm(Registry& registry) {
   add_grouped_gemm_products(registry);
+  add_grouped_gemm_shapes(registry);
+  add_grouped_gemm_epilogue(registry);
+  add_grouped_gemm_isolation(registry);
+  add_grouped_gemm_mxfp8(registry);
+  add_grouped_gemm_scales(registry);
 }
 
 }  // namespace dropless::conformance

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Case families of the stage losses: none yet.
-#include "conformance/cases/family.h"
+// The case families of the stage losses.
+#include "conformance/cases/losses_setup.h"
 
 namespace dropless::conformance {
 
-void add_losses(Registry&) {}
+void add_losses(Registry& registry) {
+  add_losses_balance(registry);
+  add_losses_logits(registry);
+  add_losses_contract(registry);
+}
 
 }  // namespace dropless::conformance

@@ -10,6 +10,7 @@ void add_routing(Registry& registry) {
   add_routing_special(registry);
   add_routing_metamorphic(registry);
   add_routing_backward(registry);
+  add_routing_bias_update(registry);
   add_routing_contract(registry);
   add_routing_refusals(registry);
 }

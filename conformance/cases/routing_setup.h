@@ -135,6 +135,7 @@ void add_routing_weights(Registry& registry);
 void add_routing_special(Registry& registry);
 void add_routing_metamorphic(Registry& registry);
 void add_routing_backward(Registry& registry);
+void add_routing_bias_update(Registry& registry);
 void add_routing_contract(Registry& registry);
 void add_routing_refusals(Registry& registry);
 
