@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "conformance/cases/data.h"
-#include "conformance/cases/grouped_gemm_setup.h"
+#include "conformance/cases/grouped_gemm_operands.h"
 
 namespace dropless::conformance {
 
@@ -84,17 +84,31 @@ std::vector<double> epilogue(const GemmProblem& problem, dropless_dtype dtype, I
   return out;
 }
 
-std::vector<double> operand(const GemmProblem& problem, bool left, Index rows, Index columns,
+std::vector<double> numbers(const GemmProblem& problem, bool left, Index rows, Index columns,
                             Index length, Random& random) {
-  const dropless_dtype code = left && problem.operands == "e5m2" ? DROPLESS_E5M2 : DROPLESS_E4M3;
+  const dropless_dtype dtype = problem.quantised() ? DROPLESS_BF16 : plain_dtype(problem.operands);
+  if (problem.data == "blockwise") return blockwise(dtype, rows, columns, 3, random);
+  if (problem.data != "exact") return matrix(problem.data, dtype, rows, columns, length, random);
   // Room for alpha and the epilogue beside the sum: 4 of the 24 bits.
-  if (problem.data == "exact") {
-    return matrix("exact", problem.quantised() ? code : plain_dtype(problem.operands), rows,
-                  columns, 16 * length, random);
+  return matrix("exact", problem.quantised() ? operand_format(problem, left) : dtype, rows, columns,
+                16 * length, random);
+}
+
+// Amplitudes vary along the blocks, so that neighbouring scales differ.
+std::vector<double> operand(const GemmProblem& problem, bool left, Index length, Random& random) {
+  const Blocks blocks = operand_blocks(problem, left);
+  if (!problem.quantised() || blocks.direction == DROPLESS_BLOCKS_ROW_WISE) {
+    return numbers(problem, left, blocks.rows, blocks.columns, length, random);
   }
-  if (problem.data == "blockwise") return blockwise(DROPLESS_BF16, rows, columns, 3, random);
-  return matrix(problem.data, problem.quantised() ? DROPLESS_BF16 : plain_dtype(problem.operands),
-                rows, columns, length, random);
+  const auto turned = numbers(problem, left, blocks.columns, blocks.rows, length, random);
+  std::vector<double> out(turned.size());
+  for (Index row = 0; row < blocks.rows; ++row) {
+    for (Index column = 0; column < blocks.columns; ++column) {
+      out[static_cast<std::size_t>(row * blocks.columns + column)] =
+          turned[static_cast<std::size_t>(column * blocks.rows + row)];
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -103,8 +117,8 @@ void fill_operands(const CaseRun& run, GemmProblem& problem, bool bias, bool c) 
   Index length = 0;
   for (Index e = 0; e < problem.experts; ++e) length = std::max(length, problem.contraction(e));
   Random left = run.random("left"), right = run.random("right"), rest = run.random("epilogue");
-  problem.left = operand(problem, true, problem.zones.length, problem.left_columns(), length, left);
-  problem.right = operand(problem, false, problem.right_rows(), problem.in, length, right);
+  problem.left = operand(problem, true, length, left);
+  problem.right = operand(problem, false, length, right);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const auto kind : {reference::RowKind::padding, reference::RowKind::tail}) {
     fill_rows(problem.zones, problem.left_columns(), kind, nan, problem.left);
@@ -188,6 +202,9 @@ void add_grouped_gemm(Registry& registry) {
   add_grouped_gemm_isolation(registry);
   add_grouped_gemm_mxfp8(registry);
   add_grouped_gemm_scales(registry);
+  add_grouped_gemm_metamorphic(registry);
+  add_grouped_gemm_strides(registry);
+  add_grouped_gemm_refusals(registry);
 }
 
 }  // namespace dropless::conformance
