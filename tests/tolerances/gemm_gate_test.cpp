@@ -283,9 +283,8 @@ TEST(GemmGate, AWrongFactorTurnsItRed) {
   }
 }
 
-TEST(GemmGate, Statistical) {
-  Class c = classes()[3];
-  Gate gate("gemm statistical, 25 bits");
+Gate statistical_gate(const Class& c, double factor) {
+  Gate gate(std::string("statistical, ") + c.name, factor);
   std::mt19937_64 random(99);
   const auto judged = [&](const Row& row) {
     return gemm_statistical(profile_of(c), c.operands, static_cast<Index>(row.a.size()), row.root(),
@@ -307,8 +306,18 @@ TEST(GemmGate, Statistical) {
                  models::sequential(dropped, row.b));
     }
   }
-  EXPECT_TRUE(gate.passed()) << gate.complaints();
-  gate.print();
+  return gate;
+}
+
+TEST(GemmGate, Statistical) {
+  for (const std::size_t which : {2, 3}) {
+    const Class c = classes()[which];
+    const Gate gate = statistical_gate(c, 1);
+    EXPECT_TRUE(gate.passed()) << gate.complaints();
+    gate.print();
+    EXPECT_FALSE(statistical_gate(c, 1.0 / 128).passed()) << c.name;
+    EXPECT_FALSE(statistical_gate(c, 16).passed()) << c.name;
+  }
 }
 
 TEST(TensorCore, TheModelIsTheDescription) {
