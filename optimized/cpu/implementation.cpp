@@ -18,11 +18,23 @@ constexpr dropless_profile make_profile() {
 }
 constexpr dropless_profile profile = make_profile();
 
+// Operations that only read their arguments, and those that hand something back in them.
 template <auto operation, class Args>
 dropless_status read_only(void*, dropless_call* raw, Args* args) {
   Call call(raw);
   return guarded(call, [&] { operation(call, read_struct(args, "arguments")); });
 }
+template <auto operation, class Args>
+dropless_status writes_back(void*, dropless_call* raw, Args* args) {
+  Call call(raw);
+  return guarded(call, [&] {
+    Args copy = read_struct(args, "arguments");
+    operation(call, copy);
+    const std::uint32_t size = copy.struct_size;
+    std::memcpy(static_cast<void*>(args), &copy, std::min<std::size_t>(size, sizeof copy));
+  });
+}
+
 // The host has no deferred errors: everything is reported by the call itself.
 dropless_status synchronize(void*, dropless_call* raw, dropless_synchronize_args*) {
   const Call call(raw);
@@ -64,6 +76,9 @@ constexpr dropless_implementation make_table() {
   table.cross_entropy_forward = read_only<cross_entropy_forward>;
   table.cross_entropy_backward = read_only<cross_entropy_backward>;
   table.adamw = read_only<adamw>;
+  table.layer_forward = writes_back<layer_forward>;
+  table.layer_backward = read_only<layer_backward>;
+  table.layer_release = writes_back<layer_release>;
   table.synchronize = synchronize;
   return table;
 }

@@ -31,5 +31,9 @@ void activation_backward(Call& call, const dropless_activation_backward_args& ar
 void cross_entropy_forward(Call& call, const dropless_cross_entropy_args& args);
 void cross_entropy_backward(Call& call, const dropless_cross_entropy_args& args);
 void adamw(Call& call, const dropless_adamw_args& args);
+// The forward call hands out `saved`, the release call takes it back.
+void layer_forward(Call& call, dropless_layer_args& args);
+void layer_backward(Call& call, const dropless_layer_backward_args& args);
+void layer_release(Call& call, dropless_layer_args& args);
 
 }  // namespace dropless::cpu
