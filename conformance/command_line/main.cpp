@@ -46,6 +46,18 @@ std::string command_in(const CLI::App& app) {
   return "dropless";
 }
 
+// CLI11 only says that a sub-command is missing when a word is none of them.
+void check_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_name() == argv[1]) return;
+    if (!command->get_group().empty()) names.push_back(command->get_name());
+  }
+  throw dropless::conformance::UsageError(
+      fmt::format("no command '{}'; choose one of {}", argv[1], fmt::join(names, ", ")));
+}
+
 int run(int argc, char** argv, Session& session) {
   CLI::App app("Finds out whether an implementation computes dropless MoE training correctly.",
                "dropless");
@@ -57,9 +69,11 @@ int run(int argc, char** argv, Session& session) {
   dropless::conformance::add_list(app, session);
   dropless::conformance::add_explain(app, session);
   dropless::conformance::add_info(app, session);
+  dropless::conformance::add_bench(app, session);
   dropless::conformance::add_check_clauses(app, session);
   dropless::conformance::add_worker(app, session);
   try {
+    check_command(app, argc, argv);
     app.parse(argc, argv);
     return session.exit_code;
   } catch (const CLI::Success& help) {

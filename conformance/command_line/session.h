@@ -26,7 +26,7 @@ struct Session {
 // Options as text: every number is converted by whole_number, so that all mistakes read alike.
 struct ImplementationOptions {
   std::optional<std::string> implementation;  // default cpu, or that of a resumed run
-  std::optional<std::string> models, threads, timeout, jobs, ranks;
+  std::optional<std::string> models, threads, timeout, jobs, memory, ranks;
 };
 
 struct SelectionOptions {
@@ -59,6 +59,7 @@ void add_run(CLI::App& app, Session& session);
 void add_list(CLI::App& app, Session& session);
 void add_explain(CLI::App& app, Session& session);
 void add_info(CLI::App& app, Session& session);
+void add_bench(CLI::App& app, Session& session);
 void add_check_clauses(CLI::App& app, Session& session);
 void add_worker(CLI::App& app, Session& session);
 
