@@ -39,6 +39,14 @@ inline const FormatTable& table_of<E8m0>() {
   return e8m0_table();
 }
 
+// Names for GoogleTest's typed suites: Encode/bf16.EveryBf16Input.
+struct FormatNames {
+  template <typename Format>
+  static std::string GetName(int) {  // the name is GoogleTest's
+    return table_of<Format>().definition().name;
+  }
+};
+
 // x and its neighbours in its own type, with both signs.
 template <typename Real>
 void add_with_neighbours(std::vector<Real>& to, Real x) {

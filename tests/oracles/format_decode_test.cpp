@@ -10,7 +10,7 @@ namespace {
 template <typename Format>
 class Decode : public testing::Test {};
 using Formats = testing::Types<Bf16, Fp16, E4m3, E5m2, E8m0>;
-TYPED_TEST_SUITE(Decode, Formats);
+TYPED_TEST_SUITE(Decode, Formats, FormatNames);
 
 void expect_same_value(long double expected, double got, std::uint32_t code) {
   if (std::isnan(expected)) {
@@ -45,7 +45,7 @@ TYPED_TEST(Decode, EveryValueEncodesToItself) {
 template <typename Format>
 class Classify : public testing::Test {};
 using SignedFormats = testing::Types<Bf16, Fp16, E4m3, E5m2>;
-TYPED_TEST_SUITE(Classify, SignedFormats);
+TYPED_TEST_SUITE(Classify, SignedFormats, FormatNames);
 
 TYPED_TEST(Classify, EveryCode) {
   const FormatTable& table = table_of<TypeParam>();

@@ -49,7 +49,7 @@ class OnDevice : public testing::Test {
   }
 };
 using Formats = testing::Types<Bf16, Fp16, E4m3, E5m2, E8m0>;
-TYPED_TEST_SUITE(OnDevice, Formats);
+TYPED_TEST_SUITE(OnDevice, Formats, FormatNames);
 
 TYPED_TEST(OnDevice, EncodesLikeTheHost) {
   this->expect_same_codes(boundary_inputs<float>(table_of<TypeParam>()));

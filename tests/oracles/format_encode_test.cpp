@@ -31,7 +31,7 @@ void expect_no_differences(const std::vector<Real>& inputs) {
 template <typename Format>
 class Encode : public testing::Test {};
 using Formats = testing::Types<Bf16, Fp16, E4m3, E5m2, E8m0>;
-TYPED_TEST_SUITE(Encode, Formats);
+TYPED_TEST_SUITE(Encode, Formats, FormatNames);
 
 TYPED_TEST(Encode, BoundariesFromFloat) {
   const auto inputs = boundary_inputs<float>(table_of<TypeParam>());
