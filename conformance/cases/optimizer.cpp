@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Case families of the stage optimizer: none yet.
-#include "conformance/cases/family.h"
+// The case families of the stage optimizer.
+#include "conformance/cases/optimizer_setup.h"
 
 namespace dropless::conformance {
 
-void add_optimizer(Registry&) {}
+void add_optimizer(Registry& registry) {
+  add_optimizer_adamw(registry);
+  add_optimizer_stochastic(registry);
+  add_optimizer_contract(registry);
+}
 
 }  // namespace dropless::conformance
