@@ -18,11 +18,13 @@ struct BalanceInput {
   Input logits;                  // [T,E]
   Indices ids;                   // [T,K] the real routing
   Mask token_mask;               // [T] or empty
-  Indices sequence_boundaries;   // [S+1], scope sequence only
+  Indices sequence_boundaries;   // [S+1], scope sequence only: from 0 to T, not falling
   Indices accumulated_counts;    // [E] sums of EARLIER micro-batches, scope global only
   Index accumulated_tokens = 0;  // likewise
 };
 
+// Throws Refused for sizes, ids and settings that do not fit, and for boundaries that leave a token
+// without a sequence: a loss that silently forgets tokens is no reading of ROUTING-14.
 Loss balance_loss(const dropless_route_settings& settings, const dropless_profile& profile,
                   double coeff, int scope, const BalanceInput& input);
 // The counts that this micro-batch adds, [E], under the profile's balance_counts rule.

@@ -29,7 +29,9 @@ struct Routing {
   std::vector<Index> tokens_per_expert;  // [E]
 };
 
-// Throws Refused as listed at dropless_route_args.
+// Throws Refused as listed at dropless_route_args. Given ids of masked tokens are checked like all
+// others. An undefined row (ROUTING-8) is selected with NaN above every number, so that the NaN
+// reaches the weights; with given ids nothing is selected and the weights are the plain formula.
 Routing route(const dropless_route_settings& settings, const dropless_profile& profile,
               const RoutingInput& input);
 
