@@ -13,10 +13,14 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define DROPLESS_CPU_X86 1
+#if defined(__clang__)  // knows the width from the other options
+#define DROPLESS_WIDE
+#else
+#define DROPLESS_WIDE ",prefer-vector-width=512"
+#endif
 #define DROPLESS_AVX2 __attribute__((target("avx2,fma,f16c")))
 #define DROPLESS_AVX512 \
-  __attribute__((       \
-      target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,prefer-vector-width=512")))
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c" DROPLESS_WIDE)))
 #else
 #define DROPLESS_CPU_X86 0
 #define DROPLESS_AVX2
