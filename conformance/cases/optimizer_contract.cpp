@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Optimizer cases about the contract itself: no elements, wrong shapes, alignment, repetition.
+#include <limits>
+
 #include "conformance/cases/optimizer_setup.h"
 
 namespace dropless::conformance {
@@ -35,6 +37,44 @@ Family empty_family() {
   family.clauses = {"GENERAL-4"};
   family.select = tiers({}, {Values{}});
   family.run = run_empty;
+  return family;
+}
+
+// ---- optimizer.nan
+
+// Every fifth gradient is NaN; the scale is zero or one.
+void run_nan(CaseRun& run) {
+  const AdamwData clean = typical_data(run, 101);
+  AdamwData spoiled = clean;
+  if (run.word("scale") == "zero") spoiled.settings.gradient_scale = 0;
+  AdamwData reference_data = spoiled;
+  Judged bad(101, false), good(101, true);
+  for (std::size_t i = 0; i < bad.size(); i += 5) {
+    spoiled.gradient[i] = std::numeric_limits<double>::quiet_NaN();
+    bad[i] = true, good[i] = false;
+  }
+  AdamwCall before(run, reference_data, "clean ");
+  before.perform();
+  AdamwCall call(run, spoiled);
+  call.perform();
+  const std::vector<double> nan(101, std::numeric_limits<double>::quiet_NaN());
+  Judge& judge = run.judge();
+  judge.exact("GENERAL-2", "first_moment of a NaN gradient", *call.first_moment, nan, bad);
+  judge.exact("GENERAL-2", "second_moment of a NaN gradient", *call.second_moment, nan, bad);
+  judge.exact("GENERAL-2", "weight of a NaN gradient", *call.weight, nan, bad);
+  judge.same_bytes("OPTIMIZER-1c", "weight of other elements", *call.weight, before.weight->bytes(),
+                   good);
+}
+
+Family nan_family() {
+  Family family;
+  family.name = "optimizer.nan";
+  family.purpose =
+      "A NaN gradient makes its own element NaN, also under a gradient scale of 0, and no other";
+  family.clauses = {"GENERAL-2", "OPTIMIZER-1c"};
+  family.parameters = {word_parameter("scale", {"zero", "one"}, "gradient scale")};
+  family.select = tiers({}, product({{"scale", {"zero", "one"}}}));
+  family.run = run_nan;
   return family;
 }
 
@@ -116,6 +156,7 @@ Family determinism_family() {
 
 void add_optimizer_contract(Registry& registry) {
   registry.add(empty_family());
+  registry.add(nan_family());
   registry.add(refused_shapes_family());
   registry.add(determinism_family());
 }

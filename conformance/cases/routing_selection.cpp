@@ -178,6 +178,11 @@ DrawRow tied_row(std::string_view pattern, Index top_k, Random& random) {
       for (double& l : row) l = static_cast<double>(random.between(-1, 2));
     };
   }
+  if (pattern == "signed_zeros") {  // +0 and -0 are equal (GENERAL-2)
+    return [&random](std::span<double> row) {
+      for (double& l : row) l = random.chance(0.5) ? 0.0 : -0.0;
+    };
+  }
   // boundary: K - 1 different leaders, then K + 2 equal ones, of which one is selected.
   return [top_k, &random](std::span<double> row) {
     const std::vector<Index> order = random.permutation(static_cast<Index>(row.size()));
@@ -250,7 +255,9 @@ void run_ties(CaseRun& run) {
   RouteCall call(run, data);
   call.perform();
   const std::vector<bool> valid = judge_distinct_ids(run, data, call);
-  const std::string clause = grouped ? "ROUTING-5c" : "ROUTING-5b";
+  const std::string clause = run.word("pattern") == "signed_zeros" ? "GENERAL-2"
+                             : grouped                             ? "ROUTING-5c"
+                                                                   : "ROUTING-5b";
   if (run.profile().tie_rule == DROPLESS_TIE_ANY) {
     judge_values_of_ties(run, data, call, expected, valid, clause);
   } else if (run.profile().selection_order == DROPLESS_ORDER_ANY) {
@@ -274,11 +281,12 @@ Family ties_family() {
   family.purpose =
       "Equal compared values of experts and of groups are ordered by the declared tie rule, in "
       "the selection and in the output";
-  family.clauses = {"ROUTING-2b", "ROUTING-5a", "ROUTING-5b", "ROUTING-5c",
+  family.clauses = {"GENERAL-2",  "ROUTING-2b", "ROUTING-5a", "ROUTING-5b", "ROUTING-5c",
                     "ROUTING-6a", "ROUTING-6b", "ROUTING-6c", "ROUTING-10"};
   family.parameters = {
       word_parameter("score", score_words(), "score function"),
-      word_parameter("pattern", {"levels", "boundary", "all_equal"}, "where values are equal"),
+      word_parameter("pattern", {"levels", "boundary", "all_equal", "signed_zeros"},
+                     "where values are equal"),
       word_parameter("groups", {"no", "yes"}, "4 groups of 4, 2 kept"),
       word_parameter("dtype", {"fp32", "bf16"}, "format of the logits")};
   const auto allowed = [](const Values& values) {
@@ -288,7 +296,7 @@ Family ties_family() {
   };
   const std::vector<Axis> axes = {
       {"score", {"sigmoid", "softmax", "softmax_selected", "sqrt_softplus"}},
-      {"pattern", {"levels", "boundary", "all_equal"}},
+      {"pattern", {"levels", "boundary", "all_equal", "signed_zeros"}},
       {"groups", {"no", "yes"}},
       {"dtype", {"fp32", "bf16"}}};
   std::vector<Values> all = product(axes);

@@ -33,10 +33,10 @@ void run_weights(CaseRun& run) {
   draw_clear_rows(run, data, normal_row(data, random, 2));
   RouteCall call(run, data);
   call.perform();
-  judge_route(
-      run, data, call,
-      {.weights = data.settings.scaling_factor != 1 && data.scale.empty() ? "ROUTING-6f"
-                                                                          : weight_clause(data)});
+  const bool scaled = data.settings.scaling_factor != 1 && data.scale.empty();
+  const std::string clause = weight_clause(data);
+  judge_route(run, data, call,
+              {.weights = scaled && clause != "ROUTING-6d" ? "ROUTING-6f" : clause});
 }
 
 Family weights_family() {

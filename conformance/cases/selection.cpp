@@ -35,21 +35,6 @@ class Pairs {
   std::size_t slots_ = 0;
 };
 
-std::vector<Choice> every_choice(const std::vector<Axis>& axes) {
-  std::vector<Choice> all = {{}};
-  for (const Axis& axis : axes) {
-    std::vector<Choice> longer;
-    for (const Choice& choice : all) {
-      for (std::size_t v = 0; v < axis.values.size(); ++v) {
-        longer.push_back(choice);
-        longer.back().push_back(v);
-      }
-    }
-    all = std::move(longer);
-  }
-  return all;
-}
-
 Values named(const std::vector<Axis>& axes, const Choice& choice) {
   Values out;
   for (std::size_t a = 0; a < axes.size(); ++a) {
@@ -58,22 +43,42 @@ Values named(const std::vector<Axis>& axes, const Choice& choice) {
   return out;
 }
 
+// Visits every combination, the last axis fastest; only what changed is assigned anew, since large
+// products are filtered here.
+template <class Visit>
+void each_choice(const std::vector<Axis>& axes, Visit visit) {
+  for (const Axis& axis : axes) {
+    if (axis.values.empty()) return;
+  }
+  Choice choice(axes.size(), 0);
+  Values values = named(axes, choice);
+  for (bool more = true; more;) {
+    visit(choice, values);
+    more = false;
+    for (std::size_t a = axes.size(); a-- > 0 && !more;) {
+      choice[a] = (choice[a] + 1) % axes[a].values.size();
+      values[a].second = axes[a].values[choice[a]];
+      more = choice[a] != 0;
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<Values> product(const std::vector<Axis>& axes) {
   std::vector<Values> out;
-  for (const Choice& choice : every_choice(axes)) out.push_back(named(axes, choice));
+  each_choice(axes, [&](const Choice&, const Values& values) { out.push_back(values); });
   return out;
 }
 
 std::vector<Values> pairwise(const std::vector<Axis>& axes,
                              const std::function<bool(const Values&)>& allowed) {
-  std::vector<Choice> candidates = every_choice(axes);
-  if (allowed) {
-    std::erase_if(candidates, [&](const Choice& choice) { return !allowed(named(axes, choice)); });
-  }
+  std::vector<Choice> candidates;
+  each_choice(axes, [&](const Choice& choice, const Values& values) {
+    if (!allowed || allowed(values)) candidates.push_back(choice);
+  });
+  std::vector<Values> out;
   if (axes.size() < 2) {
-    std::vector<Values> out;
     for (const Choice& choice : candidates) out.push_back(named(axes, choice));
     return out;
   }
@@ -83,20 +88,37 @@ std::vector<Values> pairwise(const std::vector<Axis>& axes,
   for (const Choice& choice : candidates) {
     pairs.each(choice, [&](std::size_t pair) { open[pair] = 1; });
   }
-  auto left = std::count(open.begin(), open.end(), 1);
-
-  std::vector<Values> out;
-  while (left > 0) {
-    std::size_t best = 0;
-    int best_gain = 0;
-    for (std::size_t i = 0; i < (out.empty() ? 1 : candidates.size()); ++i) {
-      int gain = 0;
-      pairs.each(candidates[i], [&](std::size_t pair) { gain += open[pair]; });
-      if (gain > best_gain) best = i, best_gain = gain;
+  const auto take = [&](std::size_t i) {
+    out.push_back(named(axes, candidates[i]));
+    pairs.each(candidates[i], [&](std::size_t pair) { open[pair] = 0; });
+  };
+  const auto gain_of = [&](std::size_t i) {
+    int gain = 0;
+    pairs.each(candidates[i], [&](std::size_t pair) { gain += open[pair]; });
+    return gain;
+  };
+  // Greedy: the row with most open pairs, the earliest among equals. Gains only fall, so a stored
+  // one that still holds when it comes to the top of the heap is the largest.
+  using Entry = std::pair<int, std::size_t>;
+  const auto later = [](const Entry& a, const Entry& b) {
+    return a.first != b.first ? a.first < b.first : a.second > b.second;
+  };
+  if (!candidates.empty()) take(0);
+  std::vector<Entry> heap;
+  for (std::size_t i = 1; i < candidates.size(); ++i) heap.emplace_back(gain_of(i), i);
+  std::make_heap(heap.begin(), heap.end(), later);
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), later);
+    const auto [stored, i] = heap.back();
+    heap.pop_back();
+    const int gain = gain_of(i);
+    if (gain == 0) continue;
+    if (gain == stored) {
+      take(i);
+    } else {
+      heap.emplace_back(gain, i);
+      std::push_heap(heap.begin(), heap.end(), later);
     }
-    out.push_back(named(axes, candidates[best]));
-    pairs.each(candidates[best], [&](std::size_t pair) { open[pair] = 0; });
-    left -= best_gain;
   }
   return out;
 }
