@@ -5,7 +5,7 @@
 #include <set>
 
 #include "reference/optimizer.h"
-#include "reference/stochastic_rounding.h"
+#include "reference/contract/stochastic_rounding.h"
 #include "tests/reference/contract_fixture.h"
 
 namespace dropless::reference::testing {

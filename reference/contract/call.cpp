@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statuses, messages and paths of calls through the contract.
-#include "reference/contract_call.h"
+#include "reference/contract/call.h"
 
 #include <new>
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // gemm_fprop, gemm_dgrad and gemm_wgrad behind the contract.
+#include "reference/grouped_gemm.h"
+
 #include <cstring>
 
 #include "reference/checks.h"
-#include "reference/contract_call.h"
-#include "reference/contract_operations.h"
-#include "reference/contract_rows.h"
-#include "reference/contract_scales.h"
-#include "reference/grouped_gemm.h"
+#include "reference/contract/call.h"
+#include "reference/contract/operations.h"
+#include "reference/contract/rows.h"
+#include "reference/contract/scales.h"
 
 namespace dropless::reference::contract {
 namespace {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // permute_plan, permute and unpermute behind the contract.
-#include "reference/checks.h"
-#include "reference/contract_call.h"
-#include "reference/contract_operations.h"
-#include "reference/contract_rows.h"
 #include "reference/permutation.h"
+
+#include "reference/checks.h"
+#include "reference/contract/call.h"
+#include "reference/contract/operations.h"
+#include "reference/contract/rows.h"
 
 namespace dropless::reference::contract {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Row buffers with zones of experts, behind the contract.
-#include "reference/contract_rows.h"
+#include "reference/contract/rows.h"
 
 #include <cstring>
 

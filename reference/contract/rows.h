@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "reference/contract_tensor.h"
+#include "reference/contract/tensor.h"
 #include "reference/grouped_gemm.h"
 
 namespace dropless::reference::contract {

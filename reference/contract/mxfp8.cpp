@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // quantize and dequantize behind the contract.
-#include "reference/checks.h"
-#include "reference/contract_call.h"
-#include "reference/contract_operations.h"
-#include "reference/contract_rows.h"
-#include "reference/contract_scales.h"
 #include "reference/mxfp8.h"
+
+#include "reference/checks.h"
+#include "reference/contract/call.h"
+#include "reference/contract/operations.h"
+#include "reference/contract/rows.h"
+#include "reference/contract/scales.h"
 
 namespace dropless::reference::contract {
 namespace {

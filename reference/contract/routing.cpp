@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // route_forward, route_backward and bias_update behind the contract.
-#include "reference/checks.h"
-#include "reference/contract_call.h"
-#include "reference/contract_operations.h"
-#include "reference/contract_settings.h"
-#include "reference/contract_tensor.h"
 #include "reference/routing.h"
+
+#include "reference/checks.h"
+#include "reference/contract/call.h"
+#include "reference/contract/operations.h"
+#include "reference/contract/settings.h"
+#include "reference/contract/tensor.h"
 #include "reference/routing_checks.h"
 
 namespace dropless::reference::contract {

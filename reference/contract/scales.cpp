@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scale tensors of MXFP8 matrices behind the contract.
-#include "reference/contract_scales.h"
+#include "reference/contract/scales.h"
 
 #include "reference/checks.h"
 

@@ -7,7 +7,7 @@
 #include <array>
 #include <optional>
 
-#include "reference/contract_tensor.h"
+#include "reference/contract/tensor.h"
 #include "reference/layer.h"
 
 namespace dropless::reference::contract {

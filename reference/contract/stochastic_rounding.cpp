@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stochastic rounding to bf16 by a counter (OPTIMIZER-1).
-#include "reference/stochastic_rounding.h"
+#include "reference/contract/stochastic_rounding.h"
 
 #include <dropless/formats/bf16.h>
 

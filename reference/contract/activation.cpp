@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // activation_forward and activation_backward behind the contract.
 #include "reference/activation.h"
-#include "reference/contract_call.h"
-#include "reference/contract_operations.h"
-#include "reference/contract_rows.h"
-#include "reference/contract_settings.h"
+
+#include "reference/contract/call.h"
+#include "reference/contract/operations.h"
+#include "reference/contract/rows.h"
+#include "reference/contract/settings.h"
 
 namespace dropless::reference::contract {
 namespace {

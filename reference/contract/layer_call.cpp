@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A layer call, checked and read.
-#include "reference/contract_layer_call.h"
+#include "reference/contract/layer_call.h"
 
 #include "reference/checks.h"
-#include "reference/contract_call.h"
-#include "reference/contract_settings.h"
+#include "reference/contract/call.h"
+#include "reference/contract/settings.h"
 #include "reference/routing_checks.h"
 
 namespace dropless::reference::contract {

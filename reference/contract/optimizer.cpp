@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // adamw behind the contract.
-#include "reference/checks.h"
-#include "reference/contract_call.h"
-#include "reference/contract_operations.h"
-#include "reference/contract_tensor.h"
 #include "reference/optimizer.h"
-#include "reference/stochastic_rounding.h"
+
+#include "reference/checks.h"
+#include "reference/contract/call.h"
+#include "reference/contract/operations.h"
+#include "reference/contract/stochastic_rounding.h"
+#include "reference/contract/tensor.h"
 
 namespace dropless::reference::contract {
 namespace {

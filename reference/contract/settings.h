@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-#include "reference/contract_call.h"
+#include "reference/contract/call.h"
 
 namespace dropless::reference::contract {
 

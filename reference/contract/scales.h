@@ -2,7 +2,7 @@
 // Scale tensors of MXFP8 matrices behind the contract: their shapes and how much of them is used.
 #pragma once
 
-#include "reference/contract_tensor.h"
+#include "reference/contract/tensor.h"
 #include "reference/mxfp8.h"
 
 namespace dropless::reference::contract {

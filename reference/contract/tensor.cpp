@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks of tensor arguments, and their way into and out of vectors.
-#include "reference/contract_tensor.h"
+#include "reference/contract/tensor.h"
 
 #include <vector>
 
 #include "reference/checks.h"
-#include "reference/contract_call.h"
+#include "reference/contract/call.h"
 
 namespace dropless::reference::contract {
 namespace {

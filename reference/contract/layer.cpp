@@ -5,9 +5,9 @@
 #include <unordered_map>
 
 #include "reference/checks.h"
-#include "reference/contract_call.h"
-#include "reference/contract_layer_call.h"
-#include "reference/contract_operations.h"
+#include "reference/contract/call.h"
+#include "reference/contract/layer_call.h"
+#include "reference/contract/operations.h"
 
 namespace dropless::reference::contract {
 namespace {

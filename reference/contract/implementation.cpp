@@ -9,8 +9,8 @@
 #include <memory>
 #include <mutex>
 
-#include "reference/contract_call.h"
-#include "reference/contract_operations.h"
+#include "reference/contract/call.h"
+#include "reference/contract/operations.h"
 
 namespace dropless::reference {
 namespace {
