@@ -14,6 +14,7 @@
 
 #include "conformance/adapters/fingerprint.h"
 #include "conformance/adapters/profile_check.h"
+#include "conformance/adapters/sources.h"
 #include "conformance/cases/case_id.h"
 #if __has_include("optimized/cpu/implementation.h")
 #include "optimized/cpu/implementation.h"
@@ -152,6 +153,10 @@ LoadedImplementation load_implementation(const std::string& argument) {
 #endif
     check_table(&table, argument);
     return {table, argument, 0};
+  }
+  if (const dropless_implementation* table = table_from_source(argument)) {
+    check_table(table, argument);
+    return {*table, argument, 0};
   }
   check_file(argument);
   const std::uint64_t fingerprint = fingerprint_of_file(argument);

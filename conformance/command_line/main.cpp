@@ -9,6 +9,7 @@
 #include <csignal>
 #include <iostream>
 
+#include "conformance/adapters/sources.h"
 #include "conformance/command_line/session.h"
 #include "conformance/report/build_info.h"
 #include "conformance/runner/supervisor.h"
@@ -59,6 +60,7 @@ void check_command(const CLI::App& app, int argc, char** argv) {
 }
 
 int run(int argc, char** argv, Session& session) {
+  dropless::conformance::register_planted_faults();
   CLI::App app("Finds out whether an implementation computes dropless MoE training correctly.",
                "dropless");
   app.set_version_flag("--version", version_line());
@@ -69,6 +71,7 @@ int run(int argc, char** argv, Session& session) {
   dropless::conformance::add_list(app, session);
   dropless::conformance::add_explain(app, session);
   dropless::conformance::add_info(app, session);
+  dropless::conformance::add_faults(app, session);
   dropless::conformance::add_bench(app, session);
   dropless::conformance::add_check_clauses(app, session);
   dropless::conformance::add_worker(app, session);

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// dropless faults: the kill score of the suite over the planted faults.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <ostream>
+#include <thread>
+
+#include "conformance/command_line/fault_tables.h"
+#include "conformance/command_line/session.h"
+#include "conformance/report/machine.h"
+#include "conformance/runner/supervisor.h"
+
+namespace dropless::conformance {
+namespace {
+
+constexpr double longest_timeout = 86400;
+
+struct FaultsOptions {
+  std::vector<std::string> faults, stages;
+  std::optional<std::string> tier, jobs, timeout, at_least;
+  std::string json;
+  bool list = false, explain = false, alone = false, every_case = false;
+};
+
+std::vector<FaultEntry> chosen_faults(const FaultsOptions& options) {
+  std::vector<std::string> stages;
+  for (const FaultEntry& fault : fault_entries()) {
+    if (std::find(stages.begin(), stages.end(), fault.stage()) == stages.end()) {
+      stages.push_back(fault.stage());
+    }
+  }
+  for (const std::string& stage : options.stages) {
+    if (std::find(stages.begin(), stages.end(), stage) == stages.end()) {
+      throw UsageError(
+          fmt::format("no faults of stage '{}'; choose one of {}", stage, fmt::join(stages, ", ")));
+    }
+  }
+  std::vector<FaultEntry> chosen;
+  for (const std::string& name : options.faults) {
+    const auto found = std::find_if(fault_entries().begin(), fault_entries().end(),
+                                    [&](const FaultEntry& fault) { return fault.name == name; });
+    if (found == fault_entries().end()) {
+      throw UsageError(fmt::format("no fault '{}'; see dropless faults --list", name));
+    }
+    chosen.push_back(*found);
+  }
+  if (options.faults.empty()) chosen = fault_entries();
+  if (!options.stages.empty()) {
+    std::erase_if(chosen, [&](const FaultEntry& fault) {
+      return std::find(options.stages.begin(), options.stages.end(), fault.stage()) ==
+             options.stages.end();
+    });
+  }
+  if (chosen.empty()) throw UsageError("no fault left; see dropless faults --list");
+  return chosen;
+}
+
+std::vector<Tier> tiers_up_to(const std::optional<std::string>& text) {
+  const Tier last = text ? tier_named(*text) : Tier::standard;
+  std::vector<Tier> tiers;
+  for (const Tier tier : {Tier::smoke, Tier::standard, Tier::full}) {
+    if (tier <= last) tiers.push_back(tier);
+  }
+  return tiers;
+}
+
+// Several faults at a time, each with a worker process of its own. Results in the order of the
+// faults; lines are printed in that order as soon as they are known.
+class Campaign {
+ public:
+  Campaign(Session& session, const std::vector<FaultEntry>& faults, const HuntOptions& options,
+           bool explain)
+      : session_(session), options_(options), explain_(explain) {
+    for (const FaultEntry& fault : faults) {
+      if (fault.visibility == Visibility::cpu) faults_.push_back(fault);
+    }
+    hunts_.resize(faults_.size());
+  }
+
+  std::vector<Hunt> run(int jobs) {
+    std::vector<std::thread> threads;
+    const auto places = std::min<std::size_t>(static_cast<std::size_t>(jobs), faults_.size());
+    for (std::size_t i = 0; i < places; ++i) threads.emplace_back([this] { work(); });
+    for (std::thread& thread : threads) thread.join();
+    if (error_) std::rethrow_exception(error_);
+    std::vector<Hunt> hunts;
+    for (std::optional<Hunt>& hunt : hunts_) hunts.push_back(std::move(*hunt));
+    return hunts;
+  }
+
+ private:
+  void work() {
+    for (;;) {
+      std::size_t index = 0;
+      {
+        const std::lock_guard lock(mutex_);
+        if (error_ || next_ >= faults_.size()) return;
+        index = next_++;
+      }
+      try {
+        Hunt found = hunt(faults_[index], options_);
+        const std::lock_guard lock(mutex_);
+        hunts_[index] = std::move(found);
+        print_known();
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = std::current_exception();
+      }
+    }
+  }
+
+  void print_known() {
+    for (; printed_ < hunts_.size() && hunts_[printed_]; ++printed_) {
+      session_.out << hunt_line(*hunts_[printed_]);
+      if (explain_) session_.out << hunt_explanation(*hunts_[printed_]);
+    }
+    session_.out.flush();
+  }
+
+  Session& session_;
+  const HuntOptions& options_;
+  bool explain_;
+  std::vector<FaultEntry> faults_;
+  std::vector<std::optional<Hunt>> hunts_;
+  std::size_t next_ = 0, printed_ = 0;
+  std::exception_ptr error_;
+  std::mutex mutex_;
+};
+
+void write_json(const std::string& path, const std::vector<Hunt>& hunts,
+                const std::vector<FaultEntry>& faults) {
+  std::ofstream file(path);
+  file << to_json(hunts, faults).dump(2) << '\n';
+  if (!file.flush()) throw UsageError(fmt::format("{} cannot be written", path));
+}
+
+void run_faults(Session& session, const FaultsOptions& given) {
+  const std::vector<FaultEntry> faults = chosen_faults(given);
+  if (given.list) {
+    session.out << fault_list(faults);
+    return;
+  }
+  HuntOptions options;
+  options.tiers = tiers_up_to(given.tier);
+  options.alone = given.alone;
+  options.every_case = given.every_case;
+  options.interrupt = &session.interrupt;
+  if (given.timeout) {
+    options.timeout_seconds = positive_number("--timeout", *given.timeout, longest_timeout);
+  }
+  const std::int64_t least =
+      given.at_least ? whole_number("--at-least", *given.at_least, 1, 100) : 100;
+  const int jobs =
+      given.jobs ? static_cast<int>(whole_number("--jobs", *given.jobs, 1, 1024)) : usable_cores();
+  if (!given.json.empty()) write_json(given.json, {}, {});  // refused before the work, not after
+  const std::vector<Hunt> hunts = Campaign(session, faults, options, given.explain).run(jobs);
+  session.out << '\n' << score_table(hunts, faults, options.tiers);
+  if (given.every_case) session.out << '\n' << clause_table(hunts);
+  if (!given.json.empty()) write_json(given.json, hunts, faults);
+  const auto killed = std::count_if(hunts.begin(), hunts.end(),
+                                    [](const Hunt& hunt) { return hunt.killer.has_value(); });
+  const auto seen = static_cast<std::int64_t>(hunts.size());
+  session.out << '\n' << last_line(hunts);
+  session.exit_code = seen > 0 && 100 * killed >= least * seen ? 0 : 1;
+}
+
+}  // namespace
+
+void add_faults(CLI::App& app, Session& session) {
+  auto options = std::make_shared<FaultsOptions>();
+  CLI::App* command = app.add_subcommand(
+      "faults", "Kill score: does the suite find the planted faults? Exit code 0: all of them");
+  command->add_option("--fault", options->faults, "only this fault; repeatable")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+  command->add_option("--stage", options->stages, "only faults of this stage; repeatable")
+      ->type_name("STAGE")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--tier", options->tier,
+                   "cases up to this tier (default: smoke, then standard for what survived)")
+      ->type_name("TIER");
+  command->add_flag("--alone", options->alone,
+                    "only cases of the first clause that the fault names, and only it may kill");
+  command->add_flag("--every-case", options->every_case,
+                    "go on after the first kill, and show which clause sees which fault");
+  command->add_flag("--explain", options->explain, "the first failing case of each fault in full");
+  command->add_flag("--list", options->list, "list the faults and run nothing");
+  command->add_option("--at-least", options->at_least, "exit code 0 from this share (default: 100)")
+      ->type_name("PERCENT");
+  command->add_option("-j,--jobs", options->jobs, "worker processes (default: usable cores)")
+      ->type_name("N");
+  command->add_option("--timeout", options->timeout, "time limit of a case (default: 60)")
+      ->type_name("SECONDS");
+  command->add_option("--json", options->json, "write the results as JSON as well")
+      ->type_name("FILE");
+  command->callback([options, &session] { run_faults(session, *options); });
+}
+
+}  // namespace dropless::conformance

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Choosing the cases for a fault, and running them until one kills it.
+#include "conformance/runner/fault_hunt.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "conformance/runner/supervisor.h"
+
+namespace dropless::conformance {
+namespace {
+
+bool contains(const std::vector<std::string>& list, const std::string& item) {
+  return std::find(list.begin(), list.end(), item) != list.end();
+}
+
+// GENERAL clauses are in families of every stage, where a fault of one stage cannot be seen.
+bool names_foreign(const Family& family, const std::vector<std::string>& clauses) {
+  return std::any_of(clauses.begin(), clauses.end(), [&](const std::string& clause) {
+    return !clause.starts_with("GENERAL-") && contains(family.clauses, clause);
+  });
+}
+
+bool names_any(const Family& family, const std::vector<std::string>& clauses) {
+  return std::any_of(clauses.begin(), clauses.end(),
+                     [&](const std::string& clause) { return contains(family.clauses, clause); });
+}
+
+constexpr int classes = 3;
+
+// 0 .. classes - 1, or none: the family is not asked.
+std::optional<int> class_of(const Family& family, const FaultEntry& fault, bool alone) {
+  const bool home = family.stage() == fault.stage();
+  if (alone) {
+    const std::vector<std::string> first(fault.clauses.begin(), fault.clauses.begin() + 1);
+    if (home ? names_any(family, first) : names_foreign(family, first)) return 0;
+    return std::nullopt;
+  }
+  if (home) return names_any(family, fault.clauses) ? 0 : 1;
+  if (names_foreign(family, fault.clauses)) return 2;
+  return std::nullopt;
+}
+
+struct Enough {};  // thrown by the observer: the supervisor's workers end with its scope
+
+std::string killing_clause(const Outcome& outcome) {
+  const Verdict& verdict = outcome.verdict;
+  if (verdict.failures.empty()) return std::string(name(verdict.status));
+  return verdict.failures.front().clause;
+}
+
+class Hunter {
+ public:
+  Hunter(const FaultEntry& fault, const HuntOptions& options) : options_(options) {
+    hunt_.fault = fault;
+  }
+
+  Hunt go() {
+    const auto start = std::chrono::steady_clock::now();
+    for (const Tier tier : options_.tiers) {
+      hunt_.tier = hunt_.killer ? hunt_.tier : tier;
+      const std::vector<CaseId> cases = cases_for(registry(), hunt_.fault, tier, options_.alone);
+      if (!cases.empty()) run(cases, tier);
+      if (hunt_.killer && !options_.every_case) break;
+    }
+    hunt_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return std::move(hunt_);
+  }
+
+ private:
+  void run(const std::vector<CaseId>& cases, Tier tier) {
+    SupervisorOptions options;
+    options.worker = {"fault:" + hunt_.fault.name, "", options_.threads};
+    options.timeout_seconds = options_.timeout_seconds;
+    options.interrupt = options_.interrupt;
+    Supervisor supervisor(options);
+    supervisor.probe();
+    try {
+      supervisor.run(cases, [&](const Outcome& outcome) {
+        note(outcome, tier);
+        if (hunt_.killer && !options_.every_case) throw Enough{};
+      });
+    } catch (const Enough&) {
+    }
+  }
+
+  void note(const Outcome& outcome, Tier tier) {
+    ++hunt_.cases;
+    const Status status = outcome.verdict.status;
+    if (status == Status::not_supported || status == Status::mistrusted) ++hunt_.not_judged;
+    if (status != Status::fail && status != Status::crash && status != Status::timeout) return;
+    std::string clause = killing_clause(outcome);
+    for (const Failure& failure : outcome.verdict.failures) {
+      hunt_.clauses.insert(failure.clause);
+      // A case may break several clauses; the named one is the telling one.
+      if (failure.clause == hunt_.fault.clauses.front()) clause = failure.clause;
+    }
+    if (options_.alone && clause != hunt_.fault.clauses.front()) return;
+    if (hunt_.killer) return;
+    hunt_.killer = outcome;
+    hunt_.tier = tier;
+    hunt_.clause = clause;
+    hunt_.named = contains(hunt_.fault.clauses, clause);
+  }
+
+  const HuntOptions& options_;
+  Hunt hunt_;
+};
+
+}  // namespace
+
+std::vector<CaseId> cases_for(const Registry& registry, const FaultEntry& fault, Tier tier,
+                              bool alone) {
+  std::vector<CaseId> ordered;
+  for (int rank = 0; rank < classes; ++rank) {
+    std::vector<std::vector<CaseId>> families;
+    for (const Family& family : registry.families()) {
+      if (class_of(family, fault, alone) != rank) continue;
+      families.emplace_back();
+      for (Values& values : family.select(tier)) {
+        families.back().push_back({family.name, std::move(values)});
+      }
+    }
+    for (std::size_t turn = 0, added = 1; added > 0; ++turn) {
+      added = 0;
+      for (const auto& cases : families) {
+        if (turn >= cases.size()) continue;
+        ordered.push_back(cases[turn]);
+        ++added;
+      }
+    }
+  }
+  return ordered;
+}
+
+Hunt hunt(const FaultEntry& fault, const HuntOptions& options) {
+  return Hunter(fault, options).go();
+}
+
+}  // namespace dropless::conformance

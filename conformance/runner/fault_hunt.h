@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Does the suite find a planted fault? Runs the cases that should see it, the most telling ones
+// first, until one fails.
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "conformance/adapters/sources.h"
+#include "conformance/cases/family.h"
+#include "conformance/runner/outcome.h"
+
+namespace dropless::conformance {
+
+struct HuntOptions {
+  std::vector<Tier> tiers = {Tier::smoke, Tier::standard};  // each only when those before found
+                                                            // nothing
+  bool alone = false;       // only cases of the first named clause, and only it can kill
+  bool every_case = false;  // go on after the first kill, to learn which clauses see the fault
+  int threads = 1;
+  double timeout_seconds = 60;
+  const std::atomic<int>* interrupt = nullptr;
+};
+
+struct Hunt {
+  FaultEntry fault;
+  std::optional<Outcome> killer;  // first case that failed, crashed or hung
+  std::string clause;             // that its first failure names, or "crash", "timeout"
+  bool named = false;             // the clause is one of those that the fault's entry names
+  Tier tier = Tier::smoke;        // of the kill, or the last that was tried
+  std::size_t cases = 0;          // run until then
+  std::size_t not_judged = 0;     // of them not supported or mistrusted: no kill, but no pass
+  std::set<std::string> clauses;  // every clause that a failure named
+  double seconds = 0;
+};
+
+// The cases of a fault in a tier (without the tiers below), in the order in which they are run:
+// families of its stage that can name an expected clause, then other families of its stage, then
+// foreign families that can name one. Inside such a class families take turns.
+std::vector<CaseId> cases_for(const Registry& registry, const FaultEntry& fault, Tier tier,
+                              bool alone);
+
+// A kill is a case that fails, crashes or hangs in two runs; NOT_SUPPORTED, MISTRUSTED and flaky
+// are none. Throws UsageError (the fault cannot be loaded) and Interrupted.
+Hunt hunt(const FaultEntry& fault, const HuntOptions& options);
+
+}  // namespace dropless::conformance

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The planted table, and how the tool finds it by name.
+#include "tests/faults/planted.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+
+#include "conformance/cases/case_id.h"
+#include "reference/implementation.h"
+
+namespace dropless::faults {
+namespace {
+
+dropless_profile changed(dropless_profile profile, const ProfileChange& change) {
+  if (change) change(profile);
+  return profile;
+}
+
+void check(const Fault& fault, std::set<std::string>& names) {
+  const bool complete = fault.name.find('.') != std::string::npos && !fault.provenance.empty() &&
+                        !fault.symptom.empty() && !fault.trigger.empty() &&
+                        (fault.visibility == Visibility::cpu) == (fault.plant != nullptr) &&
+                        (fault.plant != nullptr ? !fault.clauses.empty() : !fault.reason.empty());
+  if (!complete) throw std::logic_error("fault '" + fault.name + "' is incomplete");
+  if (!names.insert(fault.name).second) {
+    throw std::logic_error("fault '" + fault.name + "' occurs twice");
+  }
+}
+
+const dropless_implementation* planted_table(const std::string& name) {
+  static std::mutex mutex;
+  static std::map<std::string, std::unique_ptr<Planted>> planted;
+  const std::lock_guard lock(mutex);
+  for (const Fault& fault : all_faults()) {
+    if (fault.name != name) continue;
+    if (fault.plant == nullptr) {
+      throw conformance::UsageError("fault " + name + " cannot be planted here: " + fault.reason);
+    }
+    auto& one = planted[name];
+    if (one == nullptr) one = std::make_unique<Planted>(fault);
+    return &one->table();
+  }
+  throw conformance::UsageError("no fault '" + name + "'; see dropless faults --list");
+}
+
+}  // namespace
+
+const Table& correct(const ProfileChange& change) {
+  return reference::implementation(changed(*reference::implementation().profile, change));
+}
+
+Planted::Planted(const Fault& fault)
+    : name_("fault " + fault.name), provenance_("after " + fault.provenance) {
+  profile_ = *correct().profile;
+  follow(profile_);
+  table_ = base_;
+  table_.name = name_.c_str();
+  table_.build = provenance_.c_str();
+  table_.profile = &profile_;
+  table_.context = this;
+#define DROPLESS_PASS_ON(name, args)                              \
+  if (base_.name != nullptr) {                                    \
+    chains_.name = [this](dropless_call* call, args* arguments) { \
+      return base_.name(base_.context, call, arguments);          \
+    };                                                            \
+    table_.name = Operation<&Table::name>::enter;                 \
+  }
+  DROPLESS_OPERATIONS(DROPLESS_PASS_ON)
+#undef DROPLESS_PASS_ON
+  fault.plant(*this);
+}
+
+void Planted::follow(const dropless_profile& profile) {
+  base_ = reference::implementation(profile);
+}
+
+void Planted::declare(const ProfileChange& change) {
+  profile_ = changed(profile_, change);
+  follow(profile_);
+}
+
+void Planted::behave_as(const ProfileChange& change) {
+  follow(changed(profile_, change));
+}
+
+const std::vector<Fault>& all_faults() {
+  static const std::vector<Fault> faults = [] {
+    std::vector<Fault> all;
+    add_routing(all);
+    add_permutation(all);
+    add_mxfp8(all);
+    add_grouped_gemm(all);
+    add_activation(all);
+    add_losses(all);
+    add_optimizer(all);
+    add_layer(all);
+    std::set<std::string> names;
+    for (const Fault& fault : all) check(fault, names);
+    return all;
+  }();
+  return faults;
+}
+
+}  // namespace dropless::faults
+
+namespace dropless::conformance {
+
+void register_planted_faults() {
+  std::vector<FaultEntry> entries;
+  for (const faults::Fault& fault : faults::all_faults()) {
+    entries.push_back({fault.name, fault.provenance, fault.symptom, fault.trigger, fault.clauses,
+                       fault.visibility, fault.reason});
+  }
+  register_fault_entries(std::move(entries));
+  register_implementation_source("fault", faults::planted_table);
+}
+
+}  // namespace dropless::conformance
