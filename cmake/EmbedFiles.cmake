@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Writes a C++ source that holds files as byte arrays. Run as a build step:
 #   cmake -DOUTPUT=out.cpp -DFUNCTION=embedded_models "-DFILES=a.json;b.json" -P EmbedFiles.cmake
 # Arrays, not string literals: compilers need not take literals beyond 64 KiB.

@@ -26,7 +26,7 @@ std::vector<std::string> with_step_clauses(const char* clause) {
 void run_empty(CaseRun& run) {
   const AdamwData data = typical_data(run, 0);
   AdamwCall call(run, data);
-  call.perform(0, "GENERAL-4");
+  call.perform(0, "GENERAL-4");  // ends the case unless it succeeds
   run.judge().holds("GENERAL-4", "a step of no parameters", true, "OK", "OK");
 }
 

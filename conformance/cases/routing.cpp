@@ -6,6 +6,8 @@ namespace dropless::conformance {
 
 void add_routing(Registry& registry) {
   add_routing_selection(registry);
+  add_routing_groups(registry);
+  add_routing_ties(registry);
   add_routing_weights(registry);
   add_routing_special(registry);
   add_routing_metamorphic(registry);

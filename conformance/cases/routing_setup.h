@@ -131,6 +131,8 @@ std::vector<std::string> top_k_model_names();
 
 // One function per file of the stage.
 void add_routing_selection(Registry& registry);
+void add_routing_groups(Registry& registry);
+void add_routing_ties(Registry& registry);
 void add_routing_weights(Registry& registry);
 void add_routing_special(Registry& registry);
 void add_routing_metamorphic(Registry& registry);
