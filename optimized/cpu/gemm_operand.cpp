@@ -74,20 +74,22 @@ GemmOperand GemmOperand::weights(const dropless_operand* given, const char* name
   return result;
 }
 
-GemmOperand GemmOperand::plain(const Tensor& matrix) {
-  GemmOperand result;
-  result.data_ = matrix.data;
-  result.dtype_ = matrix.dtype;
-  result.element_ = matrix.element;
-  result.row_stride_ = matrix.strides[0];
-  result.column_stride_ = matrix.inner_stride();
-  result.starts_ = {0};
-  return result;
-}
-
 const float* GemmOperand::in_place(Index g, Index row, Index column) const {
   if (dtype_ != DROPLESS_FP32 || column_stride_ != 1) return nullptr;
   return reinterpret_cast<const float*>(address(g, row, column));
+}
+
+// Values of n dense codes under one scale, and under one scale each. The arrays are different
+// objects, which the compiler cannot know of bytes by itself.
+template <dropless_dtype dtype>
+DROPLESS_INLINE void decode_run(const std::uint8_t* __restrict from, float scale, Index n,
+                                float* __restrict to) {
+  for (Index i = 0; i < n; ++i) to[i] = decode_element<dtype>(from[i]) * scale;
+}
+template <dropless_dtype dtype>
+DROPLESS_INLINE void decode_run(const std::uint8_t* __restrict from, const float* __restrict scales,
+                                Index n, float* __restrict to) {
+  for (Index i = 0; i < n; ++i) to[i] = decode_element<dtype>(from[i]) * scales[i];
 }
 
 template <dropless_dtype dtype>
@@ -103,7 +105,8 @@ DROPLESS_INLINE void GemmOperand::load_row_wise(Index g, Index row, Index column
       const Index piece = std::min(columns - j, width - (column + j) % width);
       const float scale = scale_value(scales[scales_->block_step((column + j) / width)]);
       if (column_stride_ == 1 && piece == width) {
-        for (Index l = 0; l < width; ++l) to[j + l] = decode_element<dtype>(from[j + l]) * scale;
+        __builtin_prefetch(from + j + 16 * width);
+        decode_run<dtype>(from + j, scale, width, to + j);
       } else {
         for (Index l = 0; l < piece; ++l) {
           to[j + l] = decode_element<dtype>(from[(j + l) * column_stride_]) * scale;
@@ -134,7 +137,7 @@ DROPLESS_INLINE void GemmOperand::load_column_wise(Index g, Index row, Index col
           reinterpret_cast<const std::uint8_t*>(address(g, row + i, column + j));
       float* to = out + i * out_stride + j;
       if (column_stride_ == 1) {
-        for (Index l = 0; l < piece; ++l) to[l] = decode_element<dtype>(from[l]) * scale[l];
+        decode_run<dtype>(from, scale, piece, to);
       } else {
         for (Index l = 0; l < piece; ++l) {
           to[l] = decode_element<dtype>(from[l * column_stride_]) * scale[l];

@@ -18,9 +18,6 @@ class GemmOperand {
   // Weights [E, rows, columns].
   static GemmOperand weights(const dropless_operand* given, const char* name, bool column_wise,
                              Index experts, Index rows, Index columns);
-  // A plain row-major fp32 matrix of our own, one group.
-  static GemmOperand plain(const Tensor& matrix);
-
   // out[i * out_stride + j] = element (row + i, column + j) of group g, rows counted from the
   // group's first one.
   void load(Index g, Index row, Index column, Index rows, Index columns, float* out,

@@ -139,20 +139,26 @@ void gemm_wgrad(Call& call, const dropless_gemm_wgrad_args& args) {
   for (Index e = 0; e < experts; ++e) {
     const Index rows = zones.real(e) - zones.first(e);
     if (rows > 0) products.push_back({e, out, in, rows});
-    if (rows == 0) store_empty(dw, sum, e);
   }
+  parallel_for(call.threads(), experts, [&](Index e) {
+    if (zones.real(e) == zones.first(e)) store_empty(dw, sum, e);
+  });
   multiply(call.threads(), products, dy, x, {true, false},
            [&](const GemmProduct& p, Index row, Index column, Index rows, Index columns,
                const float* sums, Index stride) {
              with_simd([&]() DROPLESS_INLINE_LAMBDA {
                float result[widest_block], addend[widest_block];
+               const bool accumulates = sum.beta != 0;
+               const bool as_is = args.alpha == 1 && !accumulates;
                for (Index i = 0; i < rows; ++i) {
-                 const bool accumulates = sum.beta != 0.0F;
+                 const float* from = sums + i * stride;
                  if (accumulates) sum.load(p.group, row + i, column, columns, addend);
-                 finish_run(sums + i * stride, args.alpha, accumulates ? addend : nullptr, sum.beta,
-                            columns, result);
-                 store_run(result, columns, dw.at(p.group, row + i, column), dw.dtype,
-                           dw.inner_stride());
+                 if (!as_is) {
+                   finish_run(from, args.alpha, accumulates ? addend : nullptr, sum.beta, columns,
+                              result);
+                 }
+                 store_run(as_is ? from : result, columns, dw.at(p.group, row + i, column),
+                           dw.dtype, dw.inner_stride());
                }
              });
            });

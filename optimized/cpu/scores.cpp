@@ -102,13 +102,20 @@ double log_sum_exp(const float* logits, Index n, double* probabilities) {
 }
 
 bool is_nan_row(int score_function, const float* logits, Index n) {
-  bool nan = false, infinite = false, finite = false;
-  for (Index i = 0; i < n; ++i) {
-    nan |= std::isnan(logits[i]);
-    infinite |= logits[i] == std::numeric_limits<float>::infinity();
-    finite |= std::isfinite(logits[i]);
-  }
-  return nan || (score_function == DROPLESS_SCORE_SOFTMAX && (infinite || !finite));
+  constexpr std::uint32_t infinite = 0x7F800000u;
+  std::uint32_t nans = 0, infinities = 0, finites = 0;
+  with_simd([=, &nans, &infinities, &finites]() DROPLESS_INLINE_LAMBDA {
+    std::uint32_t nan = 0, positive = 0, finite = 0;
+    for (Index i = 0; i < n; ++i) {
+      const std::uint32_t bits = std::bit_cast<std::uint32_t>(logits[i]);
+      const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+      nan += magnitude > infinite ? 1 : 0;
+      positive += bits == infinite ? 1 : 0;
+      finite += magnitude < infinite ? 1 : 0;
+    }
+    nans = nan, infinities = positive, finites = finite;
+  });
+  return nans > 0 || (score_function == DROPLESS_SCORE_SOFTMAX && (infinities > 0 || finites == 0));
 }
 
 }  // namespace dropless::cpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Top-k by insertion: most values are turned away by one comparison.
+// Top-k by insertion into a short sorted list.
 #include "optimized/cpu/selection.h"
 
 #include <cmath>
@@ -18,11 +18,8 @@ Index group_width(const RouteSettings& s) {
 
 }  // namespace
 
-void Largest::offer(double value, Index index) {
-  if (entries_.size() == count_) {
-    if (count_ == 0 || !(value > entries_.back().value)) return;
-    entries_.pop_back();
-  }
+void Largest::insert(double value, Index index) {
+  if (entries_.size() == count_) entries_.pop_back();
   std::size_t place = entries_.size();
   entries_.push_back({value, index});
   for (; place > 0 && value > entries_[place - 1].value; --place) {

@@ -13,7 +13,12 @@ class Largest {
  public:
   explicit Largest(Index count) : count_(static_cast<std::size_t>(count)) {}
   void clear() { entries_.clear(); }
-  void offer(double value, Index index);
+  // Most values are turned away by this one comparison.
+  void offer(double value, Index index) {
+    if (entries_.size() < count_ || (count_ > 0 && value > entries_.back().value)) {
+      insert(value, index);
+    }
+  }
   [[nodiscard]] const auto& entries() const { return entries_; }
 
   struct Entry {
@@ -22,6 +27,8 @@ class Largest {
   };
 
  private:
+  void insert(double value, Index index);
+
   std::size_t count_;
   std::vector<Entry> entries_;
 };
