@@ -209,21 +209,21 @@ std::string first_failure(const Judge& judge) {
                      first.expected, first.got);
 }
 
-// A failure outweighs everything but the loss of the device or an error of the suite itself.
+// A failure outweighs everything but the loss of the device. Where the suite stumbled after a
+// failed check, it stumbled over what the implementation had left behind.
 void conclude(CaseRun& run, Verdict& verdict) {
   const Judge& judge = run.judge();
   verdict.failures = judge.failures();
   verdict.checks = judge.checks();
   verdict.failed_checks = judge.failed_checks();
   verdict.paths = run.paths();
-  if (verdict.status == Status::internal_error || verdict.status == Status::device_lost ||
-      verdict.status == Status::resource) {
-    return;
-  }
+  if (verdict.status == Status::device_lost || verdict.status == Status::resource) return;
   if (judge.failed_checks() > 0) {
+    const std::string then =
+        verdict.status == Status::internal_error ? "; then: " + verdict.reason : "";
     verdict.status = Status::fail;
-    verdict.reason = first_failure(judge);
-  } else if (verdict.status == Status::not_supported) {
+    verdict.reason = first_failure(judge) + then;
+  } else if (verdict.status == Status::not_supported || verdict.status == Status::internal_error) {
     return;
   } else if (!judge.distrust().empty()) {
     verdict.status = Status::mistrusted;

@@ -107,6 +107,37 @@ Family strided_family() {
   return family;
 }
 
+// ---- routing.without_scores
+
+void run_without_scores(CaseRun& run) {
+  Random random = run.random("data");
+  const RoutingData data = typical_data(run, 33, random);
+  RouteCall with(run, data, {.prefix = "with scores "});
+  with.perform();
+  RouteCall without(run, data);
+  without.args.scores = nullptr;
+  without.perform();
+  judge_route(run, data, with);
+  run.judge().same_bytes("ROUTING-1e", "ids", *without.ids, with.ids->bytes());
+  run.judge().same_bytes("ROUTING-1e", "weights", *without.weights, with.weights->bytes());
+  run.judge().same_bytes("ROUTING-1e", "tokens_per_expert", *without.counts, with.counts->bytes());
+}
+
+Family without_scores_family() {
+  Family family;
+  family.name = "routing.without_scores";
+  family.purpose = "Scores that are not asked for are not needed: all other outputs are the same";
+  family.clauses = every_routing_clause({});
+  family.parameters = {word_parameter("model", top_k_model_names(), "published model"),
+                       word_parameter("dtype", {"fp32", "bf16"}, "format of the logits")};
+  const auto one = [](const char* model, const char* dtype) {
+    return Values{{"model", model}, {"dtype", dtype}};
+  };
+  family.select = tiers({}, {one("deepseek-v3", "bf16"), one("gpt-oss-20b", "fp32")});
+  family.run = run_without_scores;
+  return family;
+}
+
 // ---- routing.determinism
 
 // The thread counts of the calls; each adjacent pair must agree as far as the profile promises.
@@ -169,6 +200,7 @@ Family determinism_family() {
 void add_routing_contract(Registry& registry) {
   registry.add(empty_family());
   registry.add(strided_family());
+  registry.add(without_scores_family());
   registry.add(determinism_family());
 }
 

@@ -40,6 +40,7 @@ bool is_possible_selection(const RoutingData& data, const reference::Routing& ro
 
 void judge_ids(CaseRun& run, const RoutingData& data, const RouteCall& call,
                const std::vector<bool>& valid, const RouteClauses& clauses) {
+  if (!data.given_ids.empty()) return;  // compared with what was given, by judge_distinct_ids
   const reference::Routing expected = expected_routing(run, data);
   const std::vector<bool> clear = clear_rows(run.profile(), data, expected);
   const std::vector<double> d = distances(run.profile(), data, expected);
@@ -138,6 +139,13 @@ std::vector<bool> judge_distinct_ids(CaseRun& run, const RoutingData& data, cons
   for (Index t = 0; t < data.tokens; ++t) {
     if (data.is_masked(t)) continue;
     const auto ids = std::span(got).subspan(at(t) * k, k);
+    if (!data.given_ids.empty()) {
+      const auto given = std::span(data.given_ids).subspan(at(t) * k, k);
+      valid[at(t)] = std::equal(ids.begin(), ids.end(), given.begin());
+      run.judge().holds("ROUTING-13a", "ids", valid[at(t)], list_of(given), list_of(ids),
+                        row_name(t));
+      continue;
+    }
     const std::vector<Index> order = sorted_ids(ids);
     valid[at(t)] = order.front() >= 0 && order.back() < data.experts() &&
                    std::adjacent_find(order.begin(), order.end()) == order.end();

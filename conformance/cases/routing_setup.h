@@ -111,7 +111,7 @@ struct RouteClauses {
 // order), weights for the ids that were chosen, scores, counts, masked rows.
 void judge_route(CaseRun& run, const RoutingData& data, const RouteCall& call,
                  const RouteClauses& clauses = {});
-// Parts of it. The rows whose ids are K distinct ones in range:
+// Parts of it. The rows whose ids are K distinct ones in range, or the given ones:
 std::vector<bool> judge_distinct_ids(CaseRun& run, const RoutingData& data, const RouteCall& call);
 void judge_weights(CaseRun& run, const RoutingData& data, const RouteCall& call,
                    const std::vector<bool>& rows, const std::string& clause);

@@ -75,6 +75,32 @@ Family weights_family() {
   return family;
 }
 
+// ---- routing.one_expert
+
+void run_one_expert(CaseRun& run) {
+  Random random = run.random("data");
+  RoutingData data;
+  data.settings = route_settings(1, 1, run.word("score"), false);
+  data.settings.scaling_factor = 2.5;
+  data.tokens = 5;
+  draw_clear_rows(run, data, normal_row(data, random, 2));
+  RouteCall call(run, data);
+  call.perform();
+  judge_route(run, data, call);
+}
+
+Family one_expert_family() {
+  Family family;
+  family.name = "routing.one_expert";
+  family.purpose = "A layer with a single expert sends every token to it, with its score";
+  family.clauses = {"ROUTING-1e", "ROUTING-3a", "ROUTING-5a", "ROUTING-5d",
+                    "ROUTING-6a", "ROUTING-6b", "ROUTING-6c", "ROUTING-10"};
+  family.parameters = {word_parameter("score", score_words(), "score function")};
+  family.select = tiers({}, product({{"score", score_words()}}));
+  family.run = run_one_expert;
+  return family;
+}
+
 // ---- routing.eps
 
 // Half of the rows have a sum of selected scores well below eps, the others well above.
@@ -331,6 +357,7 @@ Family bf16_family() {
 
 void add_routing_weights(Registry& registry) {
   registry.add(weights_family());
+  registry.add(one_expert_family());
   registry.add(eps_family());
   registry.add(power_of_two_family());
   registry.add(given_ids_family());
