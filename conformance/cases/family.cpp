@@ -46,6 +46,8 @@ void check(const Family& family) {
     demand(!parameter.meaning.empty(), family, "parameter '" + parameter.name + "' has no meaning");
     demand(!parameter.words.empty() || parameter.least <= parameter.most, family,
            "parameter '" + parameter.name + "' allows nothing");
+    demand(parameter.longest == 0 || parameter.least >= 0, family,
+           "the list '" + parameter.name + "' holds negative numbers");
     std::set<std::string> words;
     for (const std::string& word : parameter.words) {
       demand(made_of(word, "._+-"), family, "malformed word '" + word + "'");
@@ -55,8 +57,17 @@ void check(const Family& family) {
 }
 
 std::string allowed(const Parameter& parameter) {
-  if (parameter.words.empty()) return fmt::format("{}..{}", parameter.least, parameter.most);
-  return fmt::format("{}", fmt::join(parameter.words, ", "));
+  const std::string range = fmt::format("{}..{}", parameter.least, parameter.most);
+  const std::string list =
+      fmt::format("a list such as 3.0.17, up to {} numbers in {}", parameter.longest, range);
+  std::string text;
+  if (!parameter.words.empty()) {
+    text = fmt::format("{}", fmt::join(parameter.words, ", "));
+  } else if (parameter.longest == 0) {
+    text = range;
+  }
+  if (parameter.longest > 0) text += (text.empty() ? "" : ", or ") + list;
+  return text;
 }
 
 std::string allowed_keys(const Family& family) {
@@ -67,15 +78,48 @@ std::string allowed_keys(const Family& family) {
 }
 
 // Ids are compared as text, so an integer has one spelling only.
-bool is_allowed(const Parameter& parameter, const std::string& value) {
-  if (!parameter.words.empty()) {
-    return std::find(parameter.words.begin(), parameter.words.end(), value) !=
-           parameter.words.end();
-  }
+bool is_integer_in(const Parameter& parameter, std::string_view value) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   return error == std::errc{} && end == value.data() + value.size() &&
          std::to_string(number) == value && number >= parameter.least && number <= parameter.most;
+}
+
+bool is_list_of(const Parameter& parameter, std::string_view value) {
+  for (std::size_t items = 1; items <= parameter.longest; ++items) {
+    const std::size_t dot = value.find('.');
+    if (!is_integer_in(parameter, value.substr(0, dot))) return false;
+    if (dot == std::string_view::npos) return true;
+    value.remove_prefix(dot + 1);
+  }
+  return false;
+}
+
+bool is_allowed(const Parameter& parameter, const std::string& value) {
+  const std::vector<std::string>& words = parameter.words;
+  if (parameter.longest > 0 && is_list_of(parameter, value)) return true;
+  if (!words.empty()) return std::find(words.begin(), words.end(), value) != words.end();
+  return parameter.longest == 0 && is_integer_in(parameter, value);
+}
+
+const Parameter& any_seed() {
+  static const Parameter seed =
+      integer_parameter("seed", 0, std::int64_t{1} << 62, "of the random numbers");
+  return seed;
+}
+
+// The seed of a family that has no such parameter stands last.
+void take_extra_seed(const Family& family, const CaseId& given, CaseId& id) {
+  const auto is_seed = [](const auto& pair) { return pair.first == any_seed().name; };
+  const auto found = std::find_if(given.values.begin(), given.values.end(), is_seed);
+  if (found == given.values.end() || std::any_of(id.values.begin(), id.values.end(), is_seed)) {
+    return;
+  }
+  if (!is_allowed(any_seed(), found->second)) {
+    throw UsageError(fmt::format("family '{}': seed={} is not allowed, one of {} is", family.name,
+                                 found->second, allowed(any_seed())));
+  }
+  id.values.push_back(*found);
 }
 
 CaseId resolved(const Family& family, const CaseId& given) {
@@ -83,7 +127,7 @@ CaseId resolved(const Family& family, const CaseId& given) {
     const std::string& name = key;
     const bool known = std::any_of(family.parameters.begin(), family.parameters.end(),
                                    [&](const Parameter& p) { return p.name == name; });
-    if (!known) {
+    if (!known && name != any_seed().name) {
       throw UsageError(
           fmt::format("family '{}' has no key '{}': {}", family.name, key, allowed_keys(family)));
     }
@@ -101,6 +145,10 @@ CaseId resolved(const Family& family, const CaseId& given) {
                                    parameter.name, found->second, allowed(parameter)));
     }
     id.values.push_back(*found);
+  }
+  take_extra_seed(family, given, id);
+  if (const std::string why = family.objection ? family.objection(id.values) : ""; !why.empty()) {
+    throw UsageError(fmt::format("case {}: {}", id.text(), why));
   }
   return id;
 }
@@ -127,12 +175,17 @@ std::optional<Tier> tier_from(std::string_view text) {
 }
 
 Parameter word_parameter(std::string name, std::vector<std::string> words, std::string meaning) {
-  return {std::move(name), std::move(words), 0, 0, std::move(meaning)};
+  return {std::move(name), std::move(words), 0, 0, std::move(meaning), 0};
 }
 
 Parameter integer_parameter(std::string name, std::int64_t least, std::int64_t most,
                             std::string meaning) {
-  return {std::move(name), {}, least, most, std::move(meaning)};
+  return {std::move(name), {}, least, most, std::move(meaning), 0};
+}
+
+Parameter list_parameter(std::string name, std::int64_t least, std::int64_t most,
+                         std::size_t longest, std::string meaning) {
+  return {std::move(name), {}, least, most, std::move(meaning), longest};
 }
 
 std::function<std::vector<Values>(Tier)> tiers(std::vector<Values> smoke,

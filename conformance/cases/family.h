@@ -17,12 +17,14 @@ enum class Tier { smoke, standard, full };  // each contains the ones before it
 std::string_view name(Tier tier);
 std::optional<Tier> tier_from(std::string_view name);
 
-// A parameter is a word out of `words`, or, when that is empty, an integer in [least, most].
+// A parameter is a word out of `words`, or, when that is empty, an integer in [least, most]. Where
+// `longest` is not 0 a list of 1 to `longest` such integers will do as well, or instead: "3.0.17".
 struct Parameter {
   std::string name;
   std::vector<std::string> words;
   std::int64_t least = 0, most = 0;
   std::string meaning;
+  std::size_t longest = 0;
 };
 
 struct Family {
@@ -33,6 +35,8 @@ struct Family {
   // The cases that this tier adds to the tiers below it, in a stable order.
   std::function<std::vector<Values>(Tier)> select;
   std::function<void(CaseRun&)> run;
+  // Why these values, each of them allowed, do not go together; empty: they do. Optional.
+  std::function<std::string(const Values&)> objection = {};
 
   [[nodiscard]] std::string stage() const { return name.substr(0, name.find('.')); }
 };
@@ -41,6 +45,8 @@ struct Family {
 Parameter word_parameter(std::string name, std::vector<std::string> words, std::string meaning);
 Parameter integer_parameter(std::string name, std::int64_t least, std::int64_t most,
                             std::string meaning);
+Parameter list_parameter(std::string name, std::int64_t least, std::int64_t most,
+                         std::size_t longest, std::string meaning);
 // One list per tier; what a lower tier has already is left out.
 std::function<std::vector<Values>(Tier)> tiers(std::vector<Values> smoke,
                                                std::vector<Values> standard,
@@ -54,8 +60,9 @@ class Registry {
 
   // All cases of a tier (with the lower tiers), families in order of registration.
   [[nodiscard]] std::vector<CaseId> cases(Tier tier) const;
-  // Parses and checks names, values and order; fills nothing in. Throws UsageError that lists what
-  // would have been allowed.
+  // Parses and checks names, values and order; fills nothing in. Every family takes a `seed`: one
+  // that has no such parameter draws other numbers with it. Throws UsageError that lists what would
+  // have been allowed.
   [[nodiscard]] CaseId resolve(std::string_view text) const;
 
  private:

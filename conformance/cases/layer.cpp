@@ -100,6 +100,7 @@ void fill_layer(CaseRun& run, LayerData& data) {
 void add_layer(Registry& registry) {
   add_layer_bounded(registry);
   add_layer_exact(registry);
+  add_layer_stages(registry);
   add_layer_state(registry);
 }
 

@@ -85,6 +85,7 @@ void judge_gradients(CaseRun& run, const LayerData& data, const LayerCall& call,
 
 void add_layer_bounded(Registry& registry);
 void add_layer_exact(Registry& registry);
+void add_layer_stages(Registry& registry);
 void add_layer_state(Registry& registry);
 
 }  // namespace dropless::conformance

@@ -3,12 +3,15 @@
 #include "conformance/cases/loads.h"
 
 #include <algorithm>
+#include <charconv>
 #include <numeric>
 #include <stdexcept>
 #include <string>
 
 namespace dropless::conformance {
 namespace {
+
+constexpr std::size_t longest_list = 64;  // experts
 
 std::size_t at(Index i) {
   return static_cast<std::size_t>(i);
@@ -71,6 +74,21 @@ std::vector<Index> tile_edges(Index experts, Index rows, Random& random) {
   return out;
 }
 
+// "3.0.17": what the first experts get, as far as the rows last.
+std::vector<Index> listed(std::string_view list, Index experts, Index rows) {
+  std::vector<Index> out(at(experts), 0);
+  Index left = rows;
+  for (Index& count : out) {
+    std::from_chars(list.data(), list.data() + list.size(), count);
+    count = std::min(count, left);
+    left -= count;
+    const std::size_t dot = list.find('.');
+    if (dot == std::string_view::npos) break;
+    list.remove_prefix(dot + 1);
+  }
+  return out;
+}
+
 // No expert can take a token twice: what exceeds T moves on, to the busiest experts with room, so
 // that the load stays as uneven as it can be.
 void cap_at_tokens(std::vector<Index>& demand, Index tokens, Random& random) {
@@ -90,6 +108,10 @@ void cap_at_tokens(std::vector<Index>& demand, Index tokens, Random& random) {
 }
 
 }  // namespace
+
+Parameter load_parameter(std::string meaning) {
+  return {"load", load_names(), 0, 1 << 20, std::move(meaning), longest_list};
+}
 
 const std::vector<std::string>& load_names() {
   static const std::vector<std::string> names = {
@@ -129,6 +151,7 @@ std::vector<Index> rows_per_expert(std::string_view load, Index experts, Index r
     for (std::size_t e = 0; e < count; ++e) weights[e] = 1.0 / static_cast<double>(rank[e] + 1);
     return apportion(weights, rows);
   }
+  if (!load.empty() && load[0] >= '0' && load[0] <= '9') return listed(load, experts, rows);
   throw std::logic_error("no load '" + std::string(load) + "'");
 }
 

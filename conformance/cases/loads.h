@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "conformance/cases/family.h"
 #include "conformance/cases/random.h"
 
 namespace dropless::conformance {
@@ -15,9 +16,12 @@ using Index = std::int64_t;
 // balanced, zipf, one_hot, one_row_each, empty_first, empty_middle, empty_last, all_empty,
 // tile_edge (sizes -1, 0, +1 around 16, 32, 64, 128, 256), alternating (empty, full), ragged.
 const std::vector<std::string>& load_names();
+// The parameter "load": one of them, or the rows of the first experts as a list, "3.0.17".
+Parameter load_parameter(std::string meaning);
 
-// Rows of each expert, [E]; they add up to `rows`, except for one_row_each (E), all_empty (0) and
-// tile_edge (as the edges demand, never more than rows).
+// Rows of each expert, [E]; they add up to `rows`, except for one_row_each (E), all_empty (0),
+// tile_edge (as the edges demand, never more than rows) and a list (as it says until `rows` are
+// used up; what it has no number for gets nothing).
 std::vector<Index> rows_per_expert(std::string_view load, Index experts, Index rows,
                                    Random& random);
 

@@ -115,7 +115,7 @@ void add_mxfp8_dequantize(Registry& registry) {
                 {{"model", names, 0, 0, "published model: experts and widths"},
                  {"divisor", {}, 1, 1024, "widths are divided by this"},
                  {"rows", {}, 0, 1 << 20, "real rows over all groups"},
-                 {"load", load_names(), 0, 0, "how the rows spread over the groups"},
+                 load_parameter("how the rows spread over the groups"),
                  {"columns", {"hidden", "intermediate", "odd"}, 0, 0, "width"},
                  {"zones", {"padded", "tight"}, 0, 0, "zones rounded up to 16 rows, or exact"},
                  {"input", {"bf16"}, 0, 0, "of the values that shape the groups"},

@@ -217,7 +217,7 @@ std::vector<Parameter> quantize_parameters() {
       {"model", names, 0, 0, "published model: experts and widths"},
       {"divisor", {}, 1, 1024, "widths are divided by this"},
       {"rows", {}, 0, 1 << 20, "real rows over all groups"},
-      {"load", load_names(), 0, 0, "how the rows spread over the groups"},
+      load_parameter("how the rows spread over the groups"),
       {"columns", {"hidden", "intermediate", "odd"}, 0, 0, "width; odd: no multiple of 32"},
       {"zones", {"padded", "tight"}, 0, 0, "zones rounded up to 16 rows, or exact"},
       {"input", {"bf16", "fp32"}, 0, 0, "dtype of the values"},

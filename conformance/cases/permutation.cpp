@@ -105,7 +105,7 @@ std::vector<Parameter> permutation_parameters(std::vector<Parameter> more) {
       {"model", top_k_models(), 0, 0, "published model: experts, top-k, hidden size"},
       {"divisor", {}, 1, 1024, "hidden size is divided by this"},
       {"tokens", {}, 0, 1 << 20, "tokens T"},
-      {"load", load_names(), 0, 0, "how the tokens spread over the experts"}};
+      load_parameter("how the tokens spread over the experts")};
   all.insert(all.end(), more.begin(), more.end());
   all.push_back({"seed", {}, 0, std::int64_t{1} << 62, "of the random numbers"});
   return all;

@@ -38,8 +38,12 @@ std::string text_of(const Clause& clause) {
 }
 
 std::string allowed_values(const Parameter& parameter) {
-  return parameter.words.empty() ? fmt::format("{} to {}", parameter.least, parameter.most)
-                                 : fmt::format("{}", fmt::join(parameter.words, ", "));
+  std::string text =
+      parameter.words.empty() ? "" : fmt::format("{}", fmt::join(parameter.words, ", "));
+  if (parameter.longest > 0) {
+    text += fmt::format("{}a list such as 3.0.17", text.empty() ? "" : ", or ");
+  }
+  return text.empty() ? fmt::format("{} to {}", parameter.least, parameter.most) : text;
 }
 
 std::string explain_clause(const Clause& clause) {

@@ -72,6 +72,7 @@ int run(int argc, char** argv, Session& session) {
   dropless::conformance::add_explain(app, session);
   dropless::conformance::add_info(app, session);
   dropless::conformance::add_faults(app, session);
+  dropless::conformance::add_fuzz(app, session);
   dropless::conformance::add_bench(app, session);
   dropless::conformance::add_check_clauses(app, session);
   dropless::conformance::add_worker(app, session);

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// The distribution of fuzz cases, parameter by parameter.
+#include "fuzz/drawing.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "conformance/cases/models.h"
+#include "fuzz/simpler.h"
+
+namespace dropless::fuzz {
+namespace {
+
+using conformance::Parameter;
+using conformance::Tier;
+
+// A case of this work takes the suite about 20 ms; most are far below.
+constexpr double most_work = 2.5e6;
+constexpr int tries = 48;
+constexpr Index last_seed = 999999;
+
+constexpr std::array<Index, 20> edges = {0,  1,  2,  3,  15,  16,  17,  31,  32,  33,
+                                         48, 63, 64, 65, 127, 128, 129, 255, 256, 200};
+
+// Inside rc::gen::exec: picks that RapidCheck records.
+Index pick(Index least, Index most) {
+  return most <= least ? least : *rc::gen::inRange<Index>(least, most + 1);
+}
+
+bool chance(int percent) {
+  return pick(0, 99) < percent;
+}
+
+Index pick_edge(Index least, Index most) {
+  std::vector<Index> fitting;
+  for (const Index edge : edges) {
+    if (edge >= least && edge <= most) fitting.push_back(edge);
+  }
+  return fitting.empty() ? pick(least, most) : *rc::gen::elementOf(fitting);
+}
+
+// At least what the family demands; otherwise nothing above `cap`.
+Index pick_size(const Parameter& parameter, Index cap) {
+  const Index least = parameter.least;
+  const Index most = std::min(parameter.most, std::max(cap, least));
+  if (chance(6) && least == 0) return 0;
+  if (chance(60)) return pick_edge(least, most);
+  return chance(50) ? pick(least, std::min(most, least + 12)) : pick(least, most);
+}
+
+Index pick_integer(const Parameter& parameter) {
+  const Index near = std::min(parameter.most, parameter.least + 8);
+  if (chance(60)) return pick(parameter.least, near);
+  if (chance(20)) return *rc::gen::element(parameter.least, parameter.most);
+  return pick(parameter.least, std::min(parameter.most, parameter.least + largest_size));
+}
+
+// Widths of a model that are at most `cap`, down to the 32 that they are rounded up to.
+Index pick_divisor(const Parameter& parameter, const Values& values, Index cap) {
+  const std::string* name = find_value(values, "model");
+  const conformance::Model* model = name == nullptr ? nullptr : conformance::find_model(*name);
+  if (model == nullptr) return pick(parameter.least, parameter.most);
+  const Index target = 32 * pick(1, std::max<Index>(cap / 32, 1));
+  const Index widest = std::max({model->hidden, model->intermediate, model->shared_intermediate});
+  return std::clamp((widest + target - 1) / target, parameter.least, parameter.most);
+}
+
+// A load as a list: empty experts, single rows, tile edges and anything else, in any order.
+std::string pick_list(const Parameter& parameter, Index experts, Index cap) {
+  const Index room = std::min<Index>(experts, static_cast<Index>(parameter.longest));
+  const Index length = chance(70) ? pick(1, std::min<Index>(room, 8)) : pick(1, room);
+  std::vector<Index> counts;
+  for (Index left = cap; static_cast<Index>(counts.size()) < length;) {
+    Index count = 0;
+    if (!chance(35)) count = chance(50) ? pick_edge(1, left) : pick(0, std::min<Index>(left, 20));
+    counts.push_back(std::clamp(std::min(count, left), parameter.least, parameter.most));
+    left -= std::min(counts.back(), left);
+  }
+  return fmt::format("{}", fmt::join(counts, "."));
+}
+
+Index sum_of_list(const std::string& list) {
+  Index sum = 0;
+  for (const Index count : numbers_of(list)) sum += count;
+  return sum;
+}
+
+// A list says how many rows there are; tokens only bound what one expert can get.
+void pick_load(const Family& family, const Parameter& parameter, Values& values, Index cap) {
+  const CaseId id{family.name, values};
+  const Shape shape = shape_of(id);
+  const bool by_token = find_value(values, "tokens") != nullptr;
+  const std::string list = pick_list(parameter, shape.experts, by_token ? shape.tokens : cap);
+  set_value(values, parameter.name, list);
+  if (!by_token) set_value(values, "rows", std::to_string(sum_of_list(list)));
+}
+
+std::string pick_value(const Parameter& parameter, Index cap) {
+  if (!parameter.words.empty()) return *rc::gen::elementOf(parameter.words);
+  if (parameter.name == "seed") {
+    return std::to_string(pick(parameter.least, std::min(parameter.most, last_seed)));
+  }
+  return std::to_string(is_size(parameter.name) ? pick_size(parameter, cap)
+                                                : pick_integer(parameter));
+}
+
+CaseId pick_case(const Family& family, Index cap) {
+  Values values;
+  for (const Parameter& parameter : family.parameters) {
+    values.emplace_back(parameter.name, pick_value(parameter, cap));
+  }
+  for (const Parameter& parameter : family.parameters) {  // what depends on the others
+    if (parameter.name == "divisor") {
+      set_value(values, "divisor", std::to_string(pick_divisor(parameter, values, cap)));
+    }
+    if (parameter.longest > 0 && chance(parameter.words.empty() ? 100 : 40)) {
+      pick_load(family, parameter, values, cap);
+    }
+  }
+  if (find_value(values, "seed") == nullptr) {
+    values.emplace_back("seed", std::to_string(pick(0, last_seed)));
+  }
+  return {family.name, std::move(values)};
+}
+
+// One of the family's own cases under another seed: always legal.
+CaseId selected_case(const Family& family) {
+  std::vector<Values> own;
+  for (const Tier tier : {Tier::smoke, Tier::standard, Tier::full}) {
+    for (Values& values : family.select(tier)) own.push_back(std::move(values));
+    if (!own.empty()) break;
+  }
+  CaseId id{family.name, *rc::gen::elementOf(own)};
+  const std::string seed = std::to_string(pick(0, last_seed));
+  if (find_value(id.values, "seed") == nullptr) id.values.emplace_back("seed", seed);
+  set_value(id.values, "seed", seed);
+  return id;
+}
+
+CaseId draw(const std::vector<const Family*>& families) {
+  Index sum = 0;
+  for (const Family* family : families) sum += weight_of(*family);
+  Index place = pick(0, sum - 1);
+  std::size_t chosen = 0;
+  while (place >= weight_of(*families[chosen])) place -= weight_of(*families[chosen++]);
+  const Family& family = *families[chosen];
+  Index cap = largest_size;
+  for (int i = 0; i < tries; ++i) {
+    CaseId id = pick_case(family, cap);
+    if (work_of(id) > most_work) {
+      cap = std::max<Index>(cap * 3 / 4, 8);
+    } else if (!family.objection || family.objection(id.values).empty()) {
+      return id;
+    }
+  }
+  return selected_case(family);
+}
+
+}  // namespace
+
+int weight_of(const Family& family) {
+  return static_cast<int>(std::clamp<std::size_t>(family.parameters.size(), 1, 8));
+}
+
+rc::Gen<CaseId> any_case(std::vector<const Family*> families) {
+  return [families = std::move(families)](const rc::Random& random, int size) {
+    const auto drawn = rc::gen::exec([&] { return draw(families); })(random, size);
+    return rc::shrinkable::shrinkRecur(drawn.value(), [families](const CaseId& id) {
+      const auto own = std::find_if(families.begin(), families.end(),
+                                    [&](const Family* f) { return f->name == id.family; });
+      return simpler_cases(**own, id);
+    });
+  };
+}
+
+}  // namespace dropless::fuzz

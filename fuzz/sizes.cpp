@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes and work.
+#include "fuzz/sizes.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "conformance/cases/models.h"
+
+namespace dropless::fuzz {
+namespace {
+
+constexpr std::array<std::string_view, 11> sizes = {
+    "rows",   "tokens",       "elements", "out",   "in",        "experts",
+    "hidden", "intermediate", "columns",  "width", "vocabulary"};
+
+// Steps per element of what a stage does once, and per product of its sums: a layer has three
+// matrices, forward and backward, and its bounds follow every one of them.
+struct Price {
+  double weight, product;
+};
+Price price_of(const std::string& stage) {
+  if (stage == "layer") return {20, 8};
+  if (stage == "grouped_gemm") return {2, 1};
+  return {0, 0};
+}
+
+}  // namespace
+
+const std::string* find_value(const Values& values, std::string_view key) {
+  for (const auto& [name, value] : values) {
+    if (name == key) return &value;
+  }
+  return nullptr;
+}
+
+Index integer_of(const CaseId& id, std::string_view key, Index otherwise) {
+  const std::string* text = find_value(id.values, key);
+  Index value = otherwise;
+  if (text != nullptr) std::from_chars(text->data(), text->data() + text->size(), value);
+  return value;
+}
+
+void set_value(Values& values, std::string_view key, std::string value) {
+  for (auto& [name, old] : values) {
+    if (name == key) old = std::move(value);
+  }
+}
+
+bool is_size(std::string_view parameter) {
+  return std::find(sizes.begin(), sizes.end(), parameter) != sizes.end();
+}
+
+std::string_view rows_parameter(const CaseId& id) {
+  for (const std::string_view name : {"rows", "tokens"}) {
+    if (find_value(id.values, name) != nullptr) return name;
+  }
+  return "";
+}
+
+Shape shape_of(const CaseId& id) {
+  Shape shape;
+  if (const std::string* name = find_value(id.values, "model")) {
+    if (const conformance::Model* found = conformance::find_model(*name)) {
+      const conformance::Model model = conformance::scaled(*found, integer_of(id, "divisor", 1));
+      shape.experts = model.experts, shape.top_k = model.top_k;
+      const bool widths = find_value(id.values, "divisor") != nullptr;
+      if (widths) shape.hidden = model.hidden, shape.intermediate = model.intermediate;
+      if (widths && id.family.starts_with("layer.")) {
+        shape.intermediate += model.shared_intermediate / std::max<Index>(model.experts, 1);
+      }
+    }
+  }
+  shape.experts = integer_of(id, "experts", shape.experts);
+  shape.experts *= integer_of(id, "groups", 1) * integer_of(id, "group_size", 1);
+  shape.top_k = integer_of(id, "top_k", shape.top_k);
+  shape.hidden = integer_of(id, "in", integer_of(id, "hidden", shape.hidden));
+  shape.intermediate = integer_of(id, "out", integer_of(id, "intermediate", shape.intermediate));
+  shape.hidden *= integer_of(id, "vocabulary", 1);
+  shape.tokens = integer_of(id, "rows", integer_of(id, "tokens", integer_of(id, "elements", 1)));
+  return shape;
+}
+
+double work_of(const CaseId& id) {
+  const Shape shape = shape_of(id);
+  const auto t = static_cast<double>(shape.tokens), e = static_cast<double>(shape.experts);
+  const auto h = static_cast<double>(shape.hidden), i = static_cast<double>(shape.intermediate);
+  const std::string stage = id.family.substr(0, id.family.find('.'));
+  const bool by_token = rows_parameter(id) == "tokens";
+  const double rows = t * (by_token ? static_cast<double>(shape.top_k) : 1);
+  const Price price = price_of(stage);
+  return e * h * i * price.weight + rows * h * i * price.product + rows * (h + i) + t * e;
+}
+
+}  // namespace dropless::fuzz
