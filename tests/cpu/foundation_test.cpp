@@ -7,6 +7,7 @@
 #include <atomic>
 #include <stdexcept>
 
+#include "optimized/cpu/reduction.h"
 #include "optimized/cpu/threads.h"
 #include "tests/cpu/support.h"
 
@@ -31,6 +32,17 @@ TEST(Threads, RangesCoverEverythingInOrder) {
     for (Index i = begin; i < end; ++i) ++runs[static_cast<std::size_t>(i)];
   });
   for (const auto& count : runs) EXPECT_EQ(count, 1);
+}
+
+// 1/3 + 1/5 + ... in double: the last bits show any other order.
+TEST(Threads, SumsOverTokensDoNotKnowTheThreads) {
+  const auto sum = [](int threads) {
+    return reduce_tokens(threads, 10000, 4096, 1, [](Index begin, Index end, double* total) {
+      for (Index i = begin; i < end; ++i) *total += 1.0 / static_cast<double>(2 * i + 3);
+    })[0];
+  };
+  const double once = sum(1);
+  for (const int threads : {2, 3, 5, 64, 0}) EXPECT_EQ(sum(threads), once);
 }
 
 TEST(Threads, ExceptionsReachTheCaller) {

@@ -40,6 +40,49 @@ TEST(Gemm, ByHand) {
   for (std::size_t i = 9; i < 12; ++i) EXPECT_TRUE(std::isnan(y[i])) << "tail row written";
 }
 
+// Sizes beyond every block of the engine, all three products, against sums in double.
+TEST(Gemm, LargeProductsAgreeWithDouble) {
+  const Index rows = 380, in = 700, out = 290, first = 17;  // expert 1 begins at row 17
+  const Array x = Array(DROPLESS_FP32, {rows, in}).random(1);
+  const Array w = Array(DROPLESS_FP32, {2, out, in}).random(2);
+  const Array dy = Array(DROPLESS_FP32, {rows, out}).random(3);
+  const Array offsets = Array(DROPLESS_I64, {3}).set({0, first, rows});
+  const dropless_operand xo = operand(x), wo = operand(w), dyo = operand(dy);
+  for (const Isa most : {Isa::scalar, Isa::avx2, Isa::avx512}) {
+    const WithIsa limit(most);
+    const Array y = fprop(x, w, {0, first, rows});
+    const Array dx(DROPLESS_FP32, {rows, in}), dw(DROPLESS_FP32, {2, out, in});
+    auto d = make_args<dropless_gemm_dgrad_args>();
+    d.alpha = 1, d.dy = &dyo, d.w = &wo, d.offsets = offsets.get(), d.dx = dx.get();
+    ASSERT_EQ(perform(implementation().gemm_dgrad, d).status, DROPLESS_OK);
+    auto g = make_args<dropless_gemm_wgrad_args>();
+    g.alpha = 1, g.dy = &dyo, g.x = &xo, g.offsets = offsets.get(), g.dw = dw.get();
+    ASSERT_EQ(perform(implementation().gemm_wgrad, g).status, DROPLESS_OK);
+    const auto X = x.view(), W = w.view(), DY = dy.view();
+    for (Index r = 0; r < rows; r += 7) {
+      const Index e = r < first ? 0 : 1;
+      for (Index o = r % 5; o < out; o += 11) {
+        double sum = 0;
+        for (Index i = 0; i < in; ++i) sum += X.load(r, i) * W.load(e, o, i);
+        ASSERT_NEAR(y.view().load(r, o), sum, 2e-3) << r << " " << o;
+      }
+      for (Index i = r % 5; i < in; i += 23) {
+        double sum = 0;
+        for (Index o = 0; o < out; ++o) sum += DY.load(r, o) * W.load(e, o, i);
+        ASSERT_NEAR(dx.view().load(r, i), sum, 2e-3) << r << " " << i;
+      }
+    }
+    for (Index o = 0; o < out; o += 13) {
+      for (Index i = o % 3; i < in; i += 31) {
+        double sums[2] = {};
+        for (Index r = 0; r < rows; ++r) sums[r < first ? 0 : 1] += DY.load(r, o) * X.load(r, i);
+        ASSERT_NEAR(dw.view().load(0, o, i), sums[0], 2e-3);
+        ASSERT_NEAR(dw.view().load(1, o, i), sums[1], 2e-3);
+      }
+    }
+  }
+}
+
 TEST(Gemm, AlphaBiasAndPadding) {
   const Array x = Array(DROPLESS_BF16, {3, 1}).set({2, nan, nan});
   const Array w = Array(DROPLESS_BF16, {1, 2, 1}).set({3, 5});

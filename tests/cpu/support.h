@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,12 @@ class Array {
   Array(Array&& other) noexcept : bytes_(std::move(other.bytes_)), tensor_(other.tensor_) {}
   Array(const Array& other) : bytes_(other.bytes_), tensor_(other.tensor_) {
     tensor_.data = bytes_.data();
+  }
+  Array& operator=(const Array& other) {
+    bytes_ = other.bytes_;
+    tensor_ = other.tensor_;
+    tensor_.data = bytes_.data();
+    return *this;
   }
 
   const dropless_tensor* get() const { return &tensor_; }
