@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <ostream>
+#include <set>
 
 #include "conformance/adapters/fingerprint.h"
 #include "conformance/cases/models.h"
@@ -112,6 +114,9 @@ class Execution {
     options.jobs = judged_.jobs;
     options.timeout_seconds = timeout_;
     options.interrupt = &session_.interrupt;
+    if (const auto& memory = request_.implementation.memory) {
+      options.memory_limit_bytes = whole_number("--memory", *memory, 1, 1 << 30) << 20;
+    }
     return options;
   }
 
@@ -136,14 +141,33 @@ class Execution {
     if (earlier_) {
       check_resumable(writer_->path(), *earlier_, judged_.header);
       judged_.header = earlier_->header;
-      for (const Outcome& outcome : earlier_->outcomes) {
-        outcomes_.emplace(outcome.id.text(), outcome);
-      }
+      take_earlier_outcomes();
       if (!earlier_->complete) writer_->go_on_after(*earlier_);
     } else if (const std::string path = new_results_path(); !path.empty()) {
       writer_.emplace(ResultsWriter::create(path, judged_.header));
     }
     if (writer_) judged_.results_path = writer_->path();
+  }
+
+  void take_earlier_outcomes() {
+    std::set<std::string> mine;
+    for (const CaseId& id : cases_) mine.insert(id.text());
+    for (const Outcome& outcome : earlier_->outcomes) {
+      const std::string id = outcome.id.text();
+      if (!mine.contains(id)) {
+        throw UsageError(
+            fmt::format("{}: case {} is not part of this run; the file is damaged and "
+                        "was left as it is, start a new run",
+                        writer_->path(), id));
+      }
+      outcomes_.emplace(id, outcome);
+    }
+    if (earlier_->complete && outcomes_.size() != cases_.size()) {
+      throw UsageError(
+          fmt::format("{} has a footer but not all cases; the file is damaged and was "
+                      "left as it is, start a new run",
+                      writer_->path()));
+    }
   }
 
   // A run of one case is somebody looking at it: it leaves a file only when asked to.
@@ -157,7 +181,11 @@ class Execution {
     for (char& c : who) {
       if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '-';
     }
-    return fmt::format("dropless-results/{}-{}.jsonl", time, who.substr(0, 40));
+    std::string path = fmt::format("dropless-results/{}-{}", time, who.substr(0, 40));
+    for (int more = 2; std::filesystem::exists(path + ".jsonl"); ++more) {
+      path = fmt::format("dropless-results/{}-{}-{}", time, who.substr(0, 40), more);
+    }
+    return path + ".jsonl";
   }
 
   void run(Supervisor& supervisor) {
@@ -165,11 +193,7 @@ class Execution {
     for (const CaseId& id : cases_) {
       if (!outcomes_.contains(id.text())) left.push_back(id);
     }
-    if (earlier_ && earlier_->complete) {
-      if (left.empty()) return;
-      throw UsageError(fmt::format(
-          "{} has a footer but not all cases; it is damaged, start a new run", writer_->path()));
-    }
+    if (left.empty()) return;
     Progress progress(session_.err, session_.progress, cases_.size(), outcomes_.size());
     try {
       supervisor.run(left, [&](const Outcome& outcome) {

@@ -27,6 +27,10 @@ void declare(CLI::App& command, ImplementationOptions& options) {
       ->type_name("N");
   command.add_option("--timeout", options.timeout, "time limit of a case (default: 60)")
       ->type_name("SECONDS");
+  command
+      .add_option("--memory", options.memory,
+                  "that all workers together may hold (default: 90 % of the machine)")
+      ->type_name("MIB");
   command.add_option("--ranks", options.ranks, "ranks (this build: 1)")->type_name("N");
 }
 

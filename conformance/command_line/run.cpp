@@ -8,6 +8,28 @@
 #include "conformance/command_line/execution.h"
 
 namespace dropless::conformance {
+namespace {
+
+// Whoever runs a single case wants to know more about it, also when it passes.
+std::string one_case(const Outcome& outcome) {
+  const Verdict& verdict = outcome.verdict;
+  std::string text = fmt::format("{}: {}\n", outcome.id.text(), name(verdict.status));
+  if (acceptable(verdict.status) && !verdict.reason.empty()) {
+    text += fmt::format("  {}\n", verdict.reason);
+  }
+  if (!verdict.paths.empty()) text += fmt::format("  paths: {}\n", fmt::join(verdict.paths, ", "));
+  return text + fmt::format("  {} checks in {:.3g} s\n\n", verdict.checks, verdict.seconds);
+}
+
+std::string last_line(const Summary& summary) {
+  const char* word = "PASS";
+  if (exit_code(summary) != 0) {
+    word = summary.all.unacceptable() > 0 ? "FAIL" : "FAIL (nothing passed)";
+  }
+  return fmt::format("{}: {}, {} checks\n", word, in_words(summary.all.counts), summary.checks);
+}
+
+}  // namespace
 
 void add_run(CLI::App& app, Session& session) {
   auto request = std::make_shared<Request>();
@@ -19,12 +41,14 @@ void add_run(CLI::App& app, Session& session) {
   declare(*command, request->results);
   command->callback([request, &session] {
     const Judged judged = execute(session, *request);
-    session.out << opening_text(judged) << '\n';
-    session.out << failures_text(judged);
-    if (judged.outcomes.size() > 1) session.out << '\n' << stage_table(judged.summary) << '\n';
+    session.out << opening_text(judged) << '\n' << failures_text(judged);
+    if (judged.outcomes.size() == 1) {
+      session.out << one_case(judged.outcomes.front());
+    } else {
+      session.out << '\n' << stage_table(judged.summary) << '\n';
+    }
     session.exit_code = exit_code(judged.summary);
-    session.out << fmt::format("{}: {}, {} checks\n", session.exit_code == 0 ? "PASS" : "FAIL",
-                               in_words(judged.summary.all.counts), judged.summary.checks);
+    session.out << last_line(judged.summary);
   });
 }
 

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
+#include <utility>
+#include <vector>
 
 namespace dropless::conformance {
 namespace {
@@ -42,8 +45,20 @@ std::string indented(const std::string& text) {
   return out + "\n";
 }
 
+constexpr int shown_per_check = 2;  // of one clause and one comparison
+
+// The first failures of every check; the rest differs by element only and is in the results file.
+std::vector<Failure> first_of_each(const std::vector<Failure>& failures) {
+  std::map<std::pair<std::string, std::string>, int> seen;
+  std::vector<Failure> first;
+  for (const Failure& failure : failures) {
+    if (++seen[{failure.clause, failure.what}] <= shown_per_check) first.push_back(failure);
+  }
+  return first;
+}
+
 std::string text_of(const Failure& failure) {
-  std::string line = fmt::format("  {}  {}{}\n", failure.clause, failure.what, failure.element);
+  std::string line = fmt::format("  {}  {} {}\n", failure.clause, failure.what, failure.element);
   line += fmt::format("    expected {}  got {}  bound {}", failure.expected, failure.got,
                       failure.bound.empty() ? "exact" : failure.bound);
   if (!failure.margin.empty()) line += fmt::format("  margin {}", failure.margin);
@@ -63,11 +78,14 @@ std::string reproducing_command(const CaseId& id, const Reproduction& how) {
 std::string failure_text(const Outcome& outcome, const Reproduction& how) {
   const Verdict& verdict = outcome.verdict;
   std::string text = fmt::format("{}  {}\n", upper(name(verdict.status)), outcome.id.text());
-  if (!verdict.reason.empty()) text += fmt::format("  {}\n", verdict.reason);
-  for (const Failure& failure : verdict.failures) text += text_of(failure);
+  // The reason of a plain failure repeats the first of its failures.
+  const bool told_below = verdict.status == Status::fail && !verdict.failures.empty();
+  if (!told_below && !verdict.reason.empty()) text += fmt::format("  {}\n", verdict.reason);
+  const std::vector<Failure> shown = first_of_each(verdict.failures);
+  for (const Failure& failure : shown) text += text_of(failure);
   if (verdict.failed_checks > 0) {
     text += fmt::format("  {} of {} checks failed, {} shown\n", verdict.failed_checks,
-                        verdict.checks, verdict.failures.size());
+                        verdict.checks, shown.size());
   }
   if (!outcome.output.empty()) text += "  printed at the end:\n" + indented(outcome.output);
   return text + "  reproduce: " + reproducing_command(outcome.id, how) + "\n";

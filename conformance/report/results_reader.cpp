@@ -90,6 +90,9 @@ class Reader {
                       "suite that wrote it",
                       path_, record.at("schema").dump(), schema));
     }
+    for (const char* part : {"suite", "implementation", "selection", "settings", "machine"}) {
+      if (!record.at(part).is_object()) damaged(path_, line_, fmt::format("no {} in it", part));
+    }
     results_.header = record;
   }
 

@@ -27,7 +27,7 @@ static uint8_t encode(double x, int byte, dropless_dtype format) {
   double y = ldexp(fabs(x), 127 - byte);
   if (y > largest) y = largest;
   frexp(y, &exponent);
-  exponent = exponent - 1 < least ? least : exponent - 1; /* below it: subnormal codes */
+  exponent = y == 0 || exponent - 1 < least ? least : exponent - 1; /* subnormal codes */
   const int mantissa = (int)nearbyint(ldexp(y, digits - exponent));
   return (uint8_t)((signbit(x) ? 0x80 : 0) | (((exponent - least) << digits) + mantissa));
 }
