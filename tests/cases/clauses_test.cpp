@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "conformance/cases/family.h"
 
 namespace dropless::conformance {
@@ -71,6 +73,16 @@ TEST(Clauses, FamiliesNameClausesThatExist) {
     for (const std::string& id : family.clauses) {
       EXPECT_NE(find_clause(id), nullptr) << family.name << " names " << id;
     }
+  }
+}
+
+TEST(Clauses, EveryClauseHasAFamily) {
+  std::set<std::string> named;
+  for (const Family& family : registry().families()) {
+    named.insert(family.clauses.begin(), family.clauses.end());
+  }
+  for (const Clause& clause : clauses()) {
+    EXPECT_TRUE(named.contains(clause.id)) << clause.id << " has no case";
   }
 }
 
