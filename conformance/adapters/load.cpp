@@ -16,10 +16,7 @@
 #include "conformance/adapters/profile_check.h"
 #include "conformance/adapters/sources.h"
 #include "conformance/cases/case_id.h"
-#if __has_include("optimized/cpu/implementation.h")
 #include "optimized/cpu/implementation.h"
-#define DROPLESS_HAVE_CPU
-#endif
 #include "reference/implementation.h"
 
 namespace dropless::conformance {
@@ -145,12 +142,8 @@ void check_table(const dropless_implementation* table, std::string_view origin) 
 
 LoadedImplementation load_implementation(const std::string& argument) {
   if (argument == "reference" || argument == "cpu") {
-#ifdef DROPLESS_HAVE_CPU
     const dropless_implementation& table =
         argument == "cpu" ? cpu::implementation() : reference::implementation();
-#else
-    const dropless_implementation& table = reference::implementation();
-#endif
     check_table(&table, argument);
     return {table, argument, 0};
   }

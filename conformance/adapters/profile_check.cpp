@@ -100,6 +100,8 @@ dropless_profile completed(const dropless_profile& declared) {
   dropless_profile profile{};
   std::memcpy(&profile, &declared, std::min<std::size_t>(declared.struct_size, sizeof profile));
   profile.struct_size = sizeof profile;
+  if (profile.alignment == 0) profile.alignment = 1;
+  if (profile.gemm_alignment == 0) profile.gemm_alignment = 1;
   return profile;
 }
 

@@ -27,7 +27,7 @@ struct ProfileField {
 // Every integer field of the profile, in the order of the struct.
 const std::vector<ProfileField>& profile_fields();
 
-// Fields beyond the declared struct_size read as zero, their default.
+// Fields beyond the declared struct_size read as zero, their default; an alignment of 0 means 1.
 dropless_profile completed(const dropless_profile& declared);
 
 // The word for a declared value, the number itself where there is none.
