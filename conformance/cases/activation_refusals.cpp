@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What activations must refuse (GENERAL-3), each beside a control that succeeds.
+#include <algorithm>
 #include <type_traits>
 
 #include "conformance/cases/activation_setup.h"
@@ -171,7 +172,14 @@ void add_activation_refusals(Registry& registry) {
                  {"what", whats, 0, 0, "what is wrong with the request"},
                  {"seed", {}, 0, std::int64_t{1} << 62, "of the random numbers"}},
                 select_refusals,
-                run_refusals});
+                run_refusals,
+                [](const Values& values) {
+                  const std::string& what = value_of(values, "what");
+                  const bool backward =
+                      std::find(kBackward.begin(), kBackward.end(), what) != kBackward.end();
+                  const bool none = backward && value_of(values, "direction") == "forward";
+                  return std::string(none ? what + " concerns the backward direction" : "");
+                }});
 }
 
 }  // namespace dropless::conformance

@@ -62,6 +62,11 @@ void fill_rows(const RowZones& zones, Index columns, reference::RowKind kind, do
   }
 }
 
+std::string bitwise_data(const CaseRun& run, const GemmProblem& problem) {
+  if (run.profile().determinism == DROPLESS_DETERMINISTIC_NO) return "exact";
+  return problem.quantised() ? "blockwise" : "zero_mean";
+}
+
 namespace {
 
 double alpha_of(const std::string& word) {
@@ -184,7 +189,7 @@ std::vector<Parameter> gemm_parameters(std::vector<Parameter> more) {
       {"divisor", {}, 1, 1024, "widths are divided by this"},
       {"projection", {"gate_up", "down"}, 0, 0, "which of the two matrices of an expert"},
       {"rows", {}, 0, 1 << 20, "real rows over all experts"},
-      {"load", load_names(), 0, 0, "how the rows spread over the experts"},
+      load_parameter("how the rows spread over the experts"),
       {"zones", {"tight", "padded"}, 0, 0, "zones rounded up to 16 rows, or exact"}};
   all.insert(all.end(), more.begin(), more.end());
   all.push_back({"seed", {}, 0, std::int64_t{1} << 62, "of the random numbers"});

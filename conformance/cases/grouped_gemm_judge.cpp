@@ -121,17 +121,19 @@ void demand_sight(CaseRun& run, const GemmProblem& problem, const GemmCall& call
   const bool no_sums = problem.by_rows() && problem.left_columns() == 0;
   if (values.size() < 64 || no_sums) return;
   judge.require(trust::distinct(values) >= 16, "the outputs differ from each other");
-  judge.require(trust::share_of_zeros(values) < 0.1, "few outputs are zero");
+  // Pairs of short formats cancel exactly now and then.
+  judge.require(trust::share_of_zeros(values) < (problem.data == "cancelling" ? 0.6 : 0.1),
+                "few outputs are zero");
   if (problem.data == "exact" && problem.output == DROPLESS_BF16 && long_sums.size() >= 64) {
     const auto rounded = std::count_if(long_sums.begin(), long_sums.end(), [](double value) {
       return tolerances::round_to(DROPLESS_BF16, value) != value;
     });
-    judge.require(rounded * 5 >= static_cast<Index>(long_sums.size()),
-                  "a fifth of the long sums is rounded on the way to bf16");
+    judge.require(rounded * 10 >= static_cast<Index>(long_sums.size()),
+                  "a tenth of the long sums is rounded on the way to bf16");
   }
-  if (problem.quantised()) {
-    judge.require(trust::distinct(call.left.scales) >= 3 && trust::distinct(call.right.scales) >= 3,
-                  "at least 3 distinct scales in each operand");
+  for (const GemmOperand* operand : {&call.left, &call.right}) {
+    if (operand->scales.size() < 64) continue;
+    judge.require(trust::distinct(operand->scales) >= 3, "an operand has at least 3 scales");
   }
 }
 

@@ -113,6 +113,17 @@ std::pair<std::vector<Index>, std::vector<Index>> wrong_zones(const std::string&
   return {offsets, counts};
 }
 
+std::string objection(const Values& values) {
+  for (const Wrong& wrong : wrong_tensors()) {
+    if (wrong.name != value_of(values, "what")) continue;
+    const char product = value_of(values, "product").front();
+    if (wrong.products.find(product) == std::string::npos) {
+      return wrong.name + " does not concern " + value_of(values, "product");
+    }
+  }
+  return "";
+}
+
 void run_refusals(CaseRun& run) {
   const std::string& what = run.word("what");
   const auto& list = wrong_tensors();
@@ -181,7 +192,8 @@ void add_grouped_gemm_refusals(Registry& registry) {
                  {"what", whats, 0, 0, "what is wrong with the request"},
                  {"seed", {}, 0, std::int64_t{1} << 62, "of the random numbers"}},
                 select_refusals,
-                run_refusals});
+                run_refusals,
+                objection});
 }
 
 }  // namespace dropless::conformance

@@ -75,7 +75,10 @@ struct GemmProblem {
 GemmProblem gemm_problem(const CaseRun& run, Product product);
 // Operands, bias and C of the regime `problem.data`; NaN wherever a row is not real.
 void fill_operands(const CaseRun& run, GemmProblem& problem, bool bias, bool c);
-// Sets the rows that are not of `kept` kind.
+// What to fill with when two runs are compared bit by bit: inexact sums, unless the profile knows
+// no determinism and only exact data give the same bits twice.
+std::string bitwise_data(const CaseRun& run, const GemmProblem& problem);
+// Sets the rows of one kind.
 void fill_rows(const RowZones& zones, Index columns, reference::RowKind kind, double value,
                std::vector<double>& matrix);
 

@@ -33,7 +33,8 @@ void run_sizes(CaseRun& run) {
 void run_nothing(CaseRun& run) {
   const bool rows = run.integer("rows") > 0;
   std::vector<Index> counts(static_cast<std::size_t>(run.integer("experts")), run.integer("rows"));
-  GemmProblem problem = sized_problem(run, std::move(counts), false, rows ? 1 : 0);
+  const bool some = rows && run.integer("experts") > 0;
+  GemmProblem problem = sized_problem(run, std::move(counts), false, some ? 1 : 0);
   problem.operands = "bf16";
   problem.beta = static_cast<double>(run.integer("beta")) / 2;
   problem.in_place = problem.beta != 0 && problem.product == Product::wgrad;
@@ -77,11 +78,11 @@ void run_alignment(CaseRun& run) {
   });
 }
 
-std::vector<Parameter> size_parameters(std::vector<Parameter> more) {
+std::vector<Parameter> size_parameters(Index least, std::vector<Parameter> more) {
   std::vector<Parameter> all = {product_parameter(),
-                                {"experts", {}, 0, 1024, "experts E"},
-                                {"out", {}, 0, 1 << 16, "columns of y, O"},
-                                {"in", {}, 0, 1 << 16, "columns of x, I"},
+                                {"experts", {}, least, 1024, "experts E"},
+                                {"out", {}, least, 1 << 16, "columns of y, O"},
+                                {"in", {}, least, 1 << 16, "columns of x, I"},
                                 {"rows", {}, 0, 1 << 20, "real rows over all experts"}};
   all.insert(all.end(), more.begin(), more.end());
   all.push_back({"seed", {}, 0, std::int64_t{1} << 62, "of the random numbers"});
@@ -169,17 +170,22 @@ void add_grouped_gemm_shapes(Registry& registry) {
       {"grouped_gemm.sizes",
        "Proves sizes that no tile divides, from one element to 512 experts, on exact data.",
        judged_clauses({"GROUPED_GEMM-1a"}),
-       size_parameters({{"load", load_names(), 0, 0, "how the rows spread"},
-                        {"zones", {"tight", "padded"}, 0, 0, "zones exact, or rounded up"},
-                        {"operands", {"bf16", "fp32"}, 0, 0, "dtype of both operands"},
-                        {"output", {"bf16", "fp32"}, 0, 0, "dtype of the output"}}),
+       size_parameters(1, {load_parameter("how the rows spread"),
+                           {"zones", {"tight", "padded"}, 0, 0, "zones exact, or rounded up"},
+                           {"operands", {"bf16", "fp32"}, 0, 0, "dtype of both operands"},
+                           {"output", {"bf16", "fp32"}, 0, 0, "dtype of the output"}}),
        select_sizes, run_sizes});
   registry.add({"grouped_gemm.nothing",
                 "Proves requests without rows, experts or columns, whose data pointers are null; "
                 "rows counts per expert here.",
                 judged_clauses({"GROUPED_GEMM-1b"}),
-                size_parameters({{"beta", {}, 0, 2, "wgrad: twice beta, in place"}}),
-                select_nothing, run_nothing});
+                size_parameters(0, {{"beta", {}, 0, 2, "wgrad: twice beta, in place"}}),
+                select_nothing, run_nothing, [](const Values& values) {
+                  for (const char* key : {"experts", "out", "in", "rows"}) {
+                    if (value_of(values, key) == "0") return std::string();
+                  }
+                  return std::string("one of experts, out, in and rows must be 0");
+                }});
   registry.add(
       {"grouped_gemm.alignment",
        "Proves that zones off the declared grid are refused, or, where nothing is declared, "
