@@ -31,7 +31,8 @@ constexpr int schema = 1;
 }
 
 void lock(const std::string& path, int descriptor) {
-  if (flock(descriptor, LOCK_EX | LOCK_NB) == 0) return;
+  // File systems without locks (ENOLCK, ENOTSUP) leave it to the user.
+  if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
   close(descriptor);
   throw UsageError(
       fmt::format("results file {} is being written by another run; wait for its end", path));

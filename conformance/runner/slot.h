@@ -45,7 +45,8 @@ class Slot {
   // Ends the case in it as `status`.
   void give_up(Status status, std::string reason);
 
-  [[nodiscard]] const std::string& phase() const { return phase_; }
+  [[nodiscard]] const std::string& phase() const { return phase_; }  // last operation entered
+  [[nodiscard]] bool inside_operation() const { return inside_; }    // and not left again
   [[nodiscard]] const std::string& output() const { return output_; }
   [[nodiscard]] const std::string& previous_case() const { return previous_; }
   [[nodiscard]] int cases_served() const { return served_; }

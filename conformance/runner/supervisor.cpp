@@ -142,7 +142,9 @@ class Run {
     outcome.attempts.push_back({verdict.status, verdict.reason});
     outcome.phase = place.slot.phase();
     if (verdict.status != Status::pass) outcome.output = place.slot.output();
-    if (verdict.status == Status::timeout && !outcome.phase.empty()) ++hangs_[outcome.phase];
+    if (verdict.status == Status::timeout && place.slot.inside_operation()) {
+      ++hangs_[outcome.phase];
+    }
     const std::string company = place.slot.previous_case();
     if (!worker_stays_clean(verdict.status) || place.slot.cases_served() >= cases_per_worker) {
       place.slot.stop();

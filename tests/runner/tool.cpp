@@ -33,6 +33,9 @@ std::ostream& operator<<(std::ostream& stream, const Ran& ran) {
 Tool::Tool() {
   std::string pattern = std::filesystem::temp_directory_path() / "dropless-runner-XXXXXX";
   folder_ = mkdtemp(pattern.data());
+  // Under AddressSanitizer a crash shall still be the crash that it is without.
+  set("ASAN_OPTIONS",
+      "handle_segv=0:handle_sigbus=0:handle_abort=0:replace_intrin=0:detect_leaks=0");
 }
 
 Tool::~Tool() {

@@ -125,6 +125,11 @@ TEST_F(Use, WishesNarrowTheChoice) {
   EXPECT_LT(both.size(), list({}).size());
 }
 
+TEST_F(Use, AnOptionTakesOneValueAndLeavesTheIdsAlone) {
+  EXPECT_EQ(list({"--stage", "permutation", good}), std::vector<std::string>{good});
+  EXPECT_EQ(list({good, "--filter", "*"}), std::vector<std::string>{good});
+}
+
 TEST_F(Use, ABatchNamesCasesAndFamilies) {
   write(tool.path("batch.txt"), "# a comment\n\n  " + good + "  # another\npermutation.refusals\n");
   EXPECT_EQ(list({"--batch", "batch.txt"}), list({"permutation.refusals"}).size() > 1

@@ -30,28 +30,29 @@ TEST_F(Verdicts, TheExampleIsRight) {
 
 struct Wrong {
   const char* plugin;
-  const char* stage;
+  const char* family;
   const char* clause;
 };
 class OneLine : public Verdicts, public testing::WithParamInterface<Wrong> {};
 
 TEST_P(OneLine, IsFoundByItsClause) {
-  const Ran ran = tool.run({"run", "--tier", "smoke", "--stage", GetParam().stage, "-i",
+  const Ran ran = tool.run({"run", "--tier", "smoke", GetParam().family, "-i",
                             plugin(GetParam().plugin), "--results", "r.jsonl"});
   EXPECT_EQ(ran.code, 1) << ran;
   EXPECT_TRUE(failed_clauses().contains(GetParam().clause)) << ran;
   EXPECT_NE(ran.out.find(GetParam().clause), std::string::npos) << ran;
 }
 
-INSTANTIATE_TEST_SUITE_P(Runner, OneLine,
-                         testing::Values(Wrong{"wgrad_skips_empty_expert", "grouped_gemm",
-                                               "GROUPED_GEMM-5"},
-                                         Wrong{"floor_instead_of_rceil", "mxfp8", "MXFP8-2"},
-                                         Wrong{"last_slot_lost", "permutation", "PERMUTATION-2"}),
-                         [](const auto& row) { return std::string(row.param.plugin); });
+INSTANTIATE_TEST_SUITE_P(
+    Runner, OneLine,
+    testing::Values(Wrong{"wgrad_skips_empty_expert", "grouped_gemm.empty_experts",
+                          "GROUPED_GEMM-5"},
+                    Wrong{"floor_instead_of_rceil", "mxfp8.quantize", "MXFP8-2"},
+                    Wrong{"last_slot_lost", "permutation.plan", "PERMUTATION-2"}),
+    [](const auto& row) { return std::string(row.param.plugin); });
 
 TEST_F(Verdicts, AFailureSaysAllThatIsNeeded) {
-  const Ran ran = tool.run({"run", "--tier", "smoke", "--stage", "mxfp8", "--no-results", "-i",
+  const Ran ran = tool.run({"run", "--tier", "smoke", "mxfp8.quantize", "--no-results", "-i",
                             plugin("floor_instead_of_rceil")});
   for (const char* part : {"FAIL  mxfp8.", "MXFP8-2", "expected ", "got ", "bound ",
                            "reproduce: dropless run 'mxfp8.", "checks failed"}) {
