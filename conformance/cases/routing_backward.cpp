@@ -142,6 +142,9 @@ Family backward_family() {
   std::vector<Values> all = product(axes);
   std::erase_if(all, [&](const Values& values) { return !allowed(values); });
   const std::vector<Values> some = pairwise(axes, allowed);
+  family.objection = [=](const Values& values) -> std::string {
+    return allowed(values) ? "" : "these settings leave no gradient, or contradict each other";
+  };
   family.select = tiers({some.begin(), some.begin() + 1}, some, all);
   family.run = run_backward;
   return family;

@@ -96,9 +96,9 @@ Family bias_update_family() {
   const auto one = [](const char* counts, const char* experts, const char* rows, const char* rate) {
     return Values{{"counts", counts}, {"experts", experts}, {"rows", rows}, {"rate", rate}};
   };
-  family.select = tiers({one("near", "9", "1", "dyadic"), one("zipf", "256", "4", "decimal")},
+  family.select = tiers({one("zipf", "61", "1", "dyadic"), one("near", "9", "1", "dyadic")},
                         {one("one_hot", "16", "1", "dyadic"), one("large", "33", "3", "dyadic"),
-                         one("zipf", "61", "1", "dyadic"), one("near", "128", "5", "decimal")});
+                         one("zipf", "256", "4", "decimal"), one("near", "128", "5", "decimal")});
   family.run = run_bias_update;
   return family;
 }

@@ -132,7 +132,8 @@ void RouteCall::refused(std::string_view clause, std::string_view why) {
   run_.refused(clause, why, "route_forward", run_.implementation().route_forward, args);
 }
 
-std::vector<bool> judge_distinct_ids(CaseRun& run, const RoutingData& data, const RouteCall& call) {
+std::vector<bool> judge_distinct_ids(CaseRun& run, const RoutingData& data, const RouteCall& call,
+                                     const std::string& clause) {
   const std::vector<Index> got = call.ids->integers();
   const auto k = at(data.top_k());
   std::vector<bool> valid(at(data.tokens), false);
@@ -149,7 +150,7 @@ std::vector<bool> judge_distinct_ids(CaseRun& run, const RoutingData& data, cons
     const std::vector<Index> order = sorted_ids(ids);
     valid[at(t)] = order.front() >= 0 && order.back() < data.experts() &&
                    std::adjacent_find(order.begin(), order.end()) == order.end();
-    run.judge().holds("ROUTING-5a", "ids", valid[at(t)],
+    run.judge().holds(clause, "ids", valid[at(t)],
                       fmt::format("{} distinct ids in 0..{}", k, data.experts() - 1), list_of(ids),
                       row_name(t));
   }
@@ -230,7 +231,7 @@ void judge_counts(CaseRun& run, const RoutingData& data, const RouteCall& call) 
 
 void judge_route(CaseRun& run, const RoutingData& data, const RouteCall& call,
                  const RouteClauses& clauses) {
-  std::vector<bool> valid = judge_distinct_ids(run, data, call);
+  std::vector<bool> valid = judge_distinct_ids(run, data, call, clauses.distinct);
   if (!clauses.rows.empty()) {
     for (std::size_t t = 0; t < valid.size(); ++t) valid[t] = valid[t] && clauses.rows[t];
   }

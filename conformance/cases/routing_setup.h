@@ -101,6 +101,7 @@ class RouteCall {
 
 // Clauses that a family names when it judges something in particular.
 struct RouteClauses {
+  std::string distinct = "ROUTING-5a";
   std::string set = "ROUTING-3a";
   std::string order = "ROUTING-5d";
   std::string weights = {};  // empty: by the settings
@@ -112,7 +113,8 @@ struct RouteClauses {
 void judge_route(CaseRun& run, const RoutingData& data, const RouteCall& call,
                  const RouteClauses& clauses = {});
 // Parts of it. The rows whose ids are K distinct ones in range, or the given ones:
-std::vector<bool> judge_distinct_ids(CaseRun& run, const RoutingData& data, const RouteCall& call);
+std::vector<bool> judge_distinct_ids(CaseRun& run, const RoutingData& data, const RouteCall& call,
+                                     const std::string& clause = "ROUTING-5a");
 void judge_weights(CaseRun& run, const RoutingData& data, const RouteCall& call,
                    const std::vector<bool>& rows, const std::string& clause);
 void judge_scores(CaseRun& run, const RoutingData& data, const RouteCall& call,

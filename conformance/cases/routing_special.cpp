@@ -61,6 +61,12 @@ void run_masked_experts(CaseRun& run) {
   judge_route(run, data, call, {.set = grouped ? "ROUTING-4d" : "ROUTING-7a"});
 }
 
+std::string not_grouped_softmax_over_the_selected(const Values& values) {
+  return value_of(values, "groups") == "yes" && value_of(values, "score") == "softmax_selected"
+             ? "a softmax over the selected is not group-limited (GENERAL-3)"
+             : "";
+}
+
 Family masked_experts_family() {
   Family family;
   family.name = "routing.masked_experts";
@@ -78,6 +84,7 @@ Family masked_experts_family() {
                         {one("softmax", "no"), one("softmax_selected", "no"),
                          one("sqrt_softplus", "no"), one("sigmoid", "yes"), one("softmax", "yes")});
   family.run = run_masked_experts;
+  family.objection = not_grouped_softmax_over_the_selected;
   return family;
 }
 
@@ -99,7 +106,8 @@ void run_few_experts(CaseRun& run) {
   }
   RouteCall call(run, data);
   call.perform();
-  judge_route(run, data, call, {.set = "ROUTING-7b", .weights = "ROUTING-7b"});
+  judge_route(run, data, call,
+              {.distinct = "ROUTING-7b", .set = "ROUTING-7b", .weights = "ROUTING-7b"});
 
   const std::vector<Index> ids = call.ids->integers();
   Judged masked(ids.size(), false);
@@ -117,7 +125,7 @@ Family few_experts_family() {
   family.purpose =
       "Where fewer than K experts are unmasked, ids stay distinct, the unmasked ones are among "
       "them and the others weigh nothing";
-  family.clauses = {"ROUTING-1e", "ROUTING-5a", "ROUTING-5d", "ROUTING-7b", "ROUTING-10"};
+  family.clauses = {"ROUTING-1e", "ROUTING-5d", "ROUTING-7b", "ROUTING-10"};
   family.parameters = {word_parameter("score", score_words(), "score function")};
   const std::vector<Values> all = product({{"score", score_words()}});
   family.select = tiers({all[2]}, all);
@@ -210,6 +218,14 @@ Family nan_rows_family() {
              one("softmax", "all_masked", "no"), one("softmax_selected", "one_nan", "no"),
              one("softmax_selected", "infinity", "no"), one("sqrt_softplus", "all_nan", "no")});
   family.run = run_nan_rows;
+  family.objection = [](const Values& values) {
+    const std::string& kind = value_of(values, "kind");
+    const bool softmax = value_of(values, "score").starts_with("softmax");
+    if (!softmax && (kind == "infinity" || kind == "all_masked")) {
+      return std::string("such a row is undefined for a softmax only");
+    }
+    return not_grouped_softmax_over_the_selected(values);
+  };
   return family;
 }
 
@@ -268,6 +284,8 @@ void run_token_mask(CaseRun& run) {
   const dropless_dtype ids_dtype = run.word("ids") == "i64" ? DROPLESS_I64 : DROPLESS_I32;
   RouteCall call(run, data, {.ids_dtype = ids_dtype});
   call.perform();
+  run.judge().exact("ROUTING-9a", "tokens_per_expert", *call.counts,
+                    expected_routing(run, data).tokens_per_expert);
   judge_route(run, data, call);
 }
 

@@ -70,6 +70,9 @@ Family weights_family() {
   std::vector<Values> all = product(axes);
   std::erase_if(all, [&](const Values& values) { return !allowed(values); });
   const std::vector<Values> some = pairwise(axes, allowed);
+  family.objection = [=](const Values& values) -> std::string {
+    return allowed(values) ? "" : "a softmax over the selected is not renormalised";
+  };
   family.select = tiers({some.begin(), some.begin() + 2}, some, all);
   family.run = run_weights;
   return family;
@@ -227,7 +230,13 @@ void run_given_ids(CaseRun& run) {
   run.judge().exact("ROUTING-13a", "ids", *call.ids, expected_ids, rows);
   const bool unchanged = call.ids->integers() == expected_ids;
   if (unchanged) {  // otherwise the weights have nothing to stand beside
-    judge_weights(run, data, call, unmasked, "ROUTING-13a");
+    std::vector<bool> full = unmasked, gaps = unmasked;
+    for (std::size_t i = 0; i < expected_ids.size(); ++i) {
+      if (expected_ids[i] < 0) full[i / at(data.top_k())] = false;
+    }
+    for (std::size_t t = 0; t < gaps.size(); ++t) gaps[t] = gaps[t] && !full[t];
+    judge_weights(run, data, call, full, "ROUTING-13a");
+    judge_weights(run, data, call, gaps, "ROUTING-13b");  // empty slots stand outside every sum
     judge_scores(run, data, call, unmasked);
   }
   Judged empty(expected_ids.size());
