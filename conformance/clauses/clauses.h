@@ -6,7 +6,7 @@
 //     ## ROUTING-5b: Tie rule
 //     Kind: required            (or: profile, setting)
 //     Class: exact              (or: ulp, bounded, statistical)
-//     Source: DeepSeek-V3 report 2.1.2; semantics 1.5
+//     Source: DeepSeek-V3 report 2.1.2
 //
 //     The normative sentence or two.
 #pragma once
