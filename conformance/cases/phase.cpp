@@ -9,7 +9,9 @@ void (*listener_of_process)(std::string_view) = nullptr;
 
 }  // namespace
 
-void set_phase_listener(void (*listener)(std::string_view)) { listener_of_process = listener; }
+void set_phase_listener(void (*listener)(std::string_view)) {
+  listener_of_process = listener;
+}
 
 void announce_phase(std::string_view operation) {
   if (listener_of_process != nullptr) listener_of_process(operation);

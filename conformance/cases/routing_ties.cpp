@@ -148,7 +148,8 @@ Family ties_family() {
   std::erase_if(all, [&](const Values& values) { return !allowed(values); });
   const std::vector<Values> some = pairwise(axes, allowed);
   family.objection = [=](const Values& values) -> std::string {
-    return allowed(values) ? "" : "a softmax over the selected is neither grouped nor tied in this way";
+    return allowed(values) ? ""
+                           : "a softmax over the selected is neither grouped nor tied in this way";
   };
   family.select = tiers({some.begin(), some.begin() + 2}, some, all);
   family.run = run_ties;

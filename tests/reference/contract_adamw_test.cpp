@@ -4,8 +4,8 @@
 
 #include <set>
 
-#include "reference/optimizer.h"
 #include "reference/contract/stochastic_rounding.h"
+#include "reference/optimizer.h"
 #include "tests/reference/contract_fixture.h"
 
 namespace dropless::reference::testing {
