@@ -84,6 +84,11 @@ std::string score_table(const std::vector<Hunt>& hunts, const std::vector<FaultE
   text += row("all", hunts, faults, tiers);
   const auto unnamed = std::count_if(hunts.begin(), hunts.end(),
                                      [](const Hunt& hunt) { return hunt.killer && !hunt.named; });
+  std::size_t accusations = 0;
+  for (const Hunt& hunt : hunts) accusations += hunt.accusations;
+  if (accusations > 0) {
+    text += fmt::format("{} times a case failed without the fault too: no kill\n", accusations);
+  }
   if (unnamed > 0) text += fmt::format("* killed by another clause than named: {}\n", unnamed);
   return text;
 }
@@ -151,6 +156,7 @@ nlohmann::ordered_json to_json(const std::vector<Hunt>& hunts,
       one["tier"] = name(found->tier);
       one["cases"] = found->cases;
       one["not_judged"] = found->not_judged;
+      one["accusations"] = found->accusations;
       one["seconds"] = found->seconds;
       if (found->killer) {
         one["killed_by"] = found->clause;

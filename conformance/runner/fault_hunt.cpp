@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <mutex>
 
 #include "conformance/runner/supervisor.h"
 
@@ -49,6 +51,38 @@ std::string killing_clause(const Outcome& outcome) {
   return verdict.failures.front().clause;
 }
 
+// Whether cases pass when nothing is planted, by profile: most faults share the default one.
+class Control {
+ public:
+  bool passes(const SupervisorOptions& faulty, const FaultEntry& fault, const std::string& profile,
+              const CaseId& id) {
+    const std::string key = profile + id.text();
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto known = known_.find(key); known != known_.end()) return known->second;
+    }
+    SupervisorOptions options = faulty;
+    options.worker.implementation = "control:" + fault.name;
+    Supervisor supervisor(options);
+    supervisor.probe();
+    bool passed = false;
+    supervisor.run(
+        {id}, [&](const Outcome& outcome) { passed = outcome.verdict.status == Status::pass; });
+    const std::lock_guard lock(mutex_);
+    known_[key] = passed;
+    return passed;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, bool> known_;
+};
+
+Control& control() {
+  static Control of_process;
+  return of_process;
+}
+
 class Hunter {
  public:
   Hunter(const FaultEntry& fault, const HuntOptions& options) : options_(options) {
@@ -74,21 +108,27 @@ class Hunter {
     options.timeout_seconds = options_.timeout_seconds;
     options.interrupt = options_.interrupt;
     Supervisor supervisor(options);
-    supervisor.probe();
+    const std::string profile = supervisor.probe().at("profile").dump();
     try {
       supervisor.run(cases, [&](const Outcome& outcome) {
-        note(outcome, tier);
+        note(outcome, tier,
+             [&] { return control().passes(options, hunt_.fault, profile, outcome.id); });
         if (hunt_.killer && !options_.every_case) throw Enough{};
       });
     } catch (const Enough&) {
     }
   }
 
-  void note(const Outcome& outcome, Tier tier) {
+  template <class Passes>
+  void note(const Outcome& outcome, Tier tier, Passes passes_without_fault) {
     ++hunt_.cases;
     const Status status = outcome.verdict.status;
     if (status == Status::not_supported || status == Status::mistrusted) ++hunt_.not_judged;
     if (status != Status::fail && status != Status::crash && status != Status::timeout) return;
+    if (!passes_without_fault()) {
+      ++hunt_.accusations;
+      return;
+    }
     std::string clause = killing_clause(outcome);
     for (const Failure& failure : outcome.verdict.failures) {
       hunt_.clauses.insert(failure.clause);

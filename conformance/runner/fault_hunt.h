@@ -33,6 +33,7 @@ struct Hunt {
   Tier tier = Tier::smoke;        // of the kill, or the last that was tried
   std::size_t cases = 0;          // run until then
   std::size_t not_judged = 0;     // of them not supported or mistrusted: no kill, but no pass
+  std::size_t accusations = 0;    // cases that fail without the fault too: no kill, a broken suite
   std::set<std::string> clauses;  // every clause that a failure named
   double seconds = 0;
 };
@@ -43,8 +44,10 @@ struct Hunt {
 std::vector<CaseId> cases_for(const Registry& registry, const FaultEntry& fault, Tier tier,
                               bool alone);
 
-// A kill is a case that fails, crashes or hangs in two runs; NOT_SUPPORTED, MISTRUSTED and flaky
-// are none. Throws UsageError (the fault cannot be loaded) and Interrupted.
+// A kill is a case that fails, crashes or hangs in two runs, and passes without the fault
+// ("control:<name>": the same profile, nothing planted); NOT_SUPPORTED, MISTRUSTED and flaky are
+// none. May be called from several threads. Throws UsageError (the fault cannot be loaded) and
+// Interrupted.
 Hunt hunt(const FaultEntry& fault, const HuntOptions& options);
 
 }  // namespace dropless::conformance

@@ -30,7 +30,7 @@ void check(const Fault& fault, std::set<std::string>& names) {
   }
 }
 
-const dropless_implementation* planted_table(const std::string& name) {
+const Planted& planted_named(const std::string& name) {
   static std::mutex mutex;
   static std::map<std::string, std::unique_ptr<Planted>> planted;
   const std::lock_guard lock(mutex);
@@ -41,9 +41,18 @@ const dropless_implementation* planted_table(const std::string& name) {
     }
     auto& one = planted[name];
     if (one == nullptr) one = std::make_unique<Planted>(fault);
-    return &one->table();
+    return *one;
   }
   throw conformance::UsageError("no fault '" + name + "'; see dropless faults --list");
+}
+
+// What a fault is compared with: the same declared profile, and nothing planted.
+const dropless_implementation* control_table(const std::string& name) {
+  return &reference::implementation(*planted_named(name).table().profile);
+}
+
+const dropless_implementation* planted_table(const std::string& name) {
+  return &planted_named(name).table();
 }
 
 }  // namespace
@@ -116,6 +125,7 @@ void register_planted_faults() {
   }
   register_fault_entries(std::move(entries));
   register_implementation_source("fault", faults::planted_table);
+  register_implementation_source("control", faults::control_table);
 }
 
 }  // namespace dropless::conformance
