@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults of the router's forward pass.
-#include "tests/faults/planted.h"
-#include "tests/faults/tensors.h"
+// Faults of the router, in four files: selection, weights, special rows and refusals, gradients
+// with the bias update.
+#include "tests/faults/routers.h"
 
 namespace dropless::faults {
 
 void add_routing(std::vector<Fault>& faults) {
-  faults.push_back({.name = "routing.tie_rule_reversed",
-                    .provenance = "flashinfer 4052",
-                    .symptom = "of equal scores the last expert wins",
-                    .trigger = "equal logits",
-                    .clauses = {"ROUTING-5b"},
-                    .plant = [](Planted& planted) {
-                      planted.behave_as(
-                          [](dropless_profile& p) { p.tie_rule = DROPLESS_TIE_HIGHEST_INDEX; });
-                    }});
+  add_routing_selection(faults);
+  add_routing_weights(faults);
+  add_routing_special(faults);
+  add_routing_backward(faults);
 }
 
 }  // namespace dropless::faults
