@@ -112,17 +112,18 @@ void add_layout(std::vector<Fault>& faults) {
 }
 
 void add_factors(std::vector<Fault>& faults) {
-  faults.push_back({.name = "grouped_gemm.alpha_ignored",
-                    .provenance = "operator: factor never applied (cuBLAS 6059292)",
-                    .symptom = "the factor of the product has no effect",
-                    .trigger = "alpha other than 1",
-                    .clauses = {"GROUPED_GEMM-0a", "GROUPED_GEMM-0b", "GROUPED_GEMM-0c", "GROUPED_GEMM-6a"},
-                    .plant = [](Planted& planted) {
-                      around_products(planted, [](const auto& next, auto& a) {
-                        a.alpha = 1;
-                        return next(a);
-                      });
-                    }});
+  faults.push_back(
+      {.name = "grouped_gemm.alpha_ignored",
+       .provenance = "operator: factor never applied (cuBLAS 6059292)",
+       .symptom = "the factor of the product has no effect",
+       .trigger = "alpha other than 1",
+       .clauses = {"GROUPED_GEMM-0a", "GROUPED_GEMM-0b", "GROUPED_GEMM-0c", "GROUPED_GEMM-6a"},
+       .plant = [](Planted& planted) {
+         around_products(planted, [](const auto& next, auto& a) {
+           a.alpha = 1;
+           return next(a);
+         });
+       }});
   faults.push_back({.name = "grouped_gemm.alpha_scales_bias",
                     .provenance = "operator: factor in the wrong place (vllm 24119)",
                     .symptom = "the bias is multiplied by alpha",

@@ -34,7 +34,8 @@ void add_accumulation(std::vector<Fault>& faults) {
                     .provenance = "Transformer Engine 3440; numerics: split-K 4, bf16 partials",
                     .symptom = "partial sums of a split contraction are stored in bf16",
                     .trigger = "always; passes every common tolerance on same-sign data",
-                    .clauses = {"GROUPED_GEMM-6a", "GROUPED_GEMM-6b", "GROUPED_GEMM-0a", "GROUPED_GEMM-0b", "GROUPED_GEMM-0c"},
+                    .clauses = {"GROUPED_GEMM-6a", "GROUPED_GEMM-6b", "GROUPED_GEMM-0a",
+                                "GROUPED_GEMM-0b", "GROUPED_GEMM-0c"},
                     .plant = [](Planted& planted) {
                       combine_parts(planted, 4, always([](const auto& parts, Index) {
                                       double sum = 0;
@@ -42,18 +43,19 @@ void add_accumulation(std::vector<Fault>& faults) {
                                       return sum;
                                     }));
                     }});
-  faults.push_back({.name = "grouped_gemm.running_sum_in_bf16",
-                    .provenance = "vllm 15045; FlagGems 5876",
-                    .symptom = "the accumulator has the type of the activations",
-                    .trigger = "always",
-                    .clauses = {"GROUPED_GEMM-6a", "GROUPED_GEMM-0a", "GROUPED_GEMM-0b", "GROUPED_GEMM-0c"},
-                    .plant = [](Planted& planted) {
-                      combine_parts(planted, 8, always([](const auto& parts, Index) {
-                                      double sum = 0;
-                                      for (const double part : parts) sum = bf16(sum + part);
-                                      return sum;
-                                    }));
-                    }});
+  faults.push_back(
+      {.name = "grouped_gemm.running_sum_in_bf16",
+       .provenance = "vllm 15045; FlagGems 5876",
+       .symptom = "the accumulator has the type of the activations",
+       .trigger = "always",
+       .clauses = {"GROUPED_GEMM-6a", "GROUPED_GEMM-0a", "GROUPED_GEMM-0b", "GROUPED_GEMM-0c"},
+       .plant = [](Planted& planted) {
+         combine_parts(planted, 8, always([](const auto& parts, Index) {
+                         double sum = 0;
+                         for (const double part : parts) sum = bf16(sum + part);
+                         return sum;
+                       }));
+       }});
   faults.push_back({.name = "grouped_gemm.accumulator_of_13_bits",
                     .provenance = "numerics: 13-bit accumulator; DeepGEMM 37",
                     .symptom = "the low bits of the accumulator are zero",

@@ -8,10 +8,6 @@
 namespace dropless::faults {
 namespace {
 
-std::size_t at(Index i) {
-  return static_cast<std::size_t>(i);
-}
-
 struct OwnedGroups {
   std::vector<Index> offsets, counts;
   explicit OwnedGroups(const dropless_quantize_args& a)
