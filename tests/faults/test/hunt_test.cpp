@@ -28,8 +28,8 @@ bool can_name(const CaseId& id, const std::string& clause) {
 }
 
 TEST(CasesForAFault, BeginWithFamiliesOfItsStageThatCanNameItsClause) {
-  const auto cases = cases_for(conformance::registry(), entry("mxfp8.any", {"MXFP8-4a"}),
-                               Tier::smoke, false);
+  const auto cases =
+      cases_for(conformance::registry(), entry("mxfp8.any", {"MXFP8-4a"}), Tier::smoke, false);
   ASSERT_FALSE(cases.empty());
   EXPECT_TRUE(can_name(cases.front(), "MXFP8-4a"));
   const auto is_home = [](const CaseId& id) { return id.family.starts_with("mxfp8."); };
