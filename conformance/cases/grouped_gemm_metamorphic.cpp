@@ -182,15 +182,24 @@ void run_powers(CaseRun& run) {
   GemmCall first = gemm_call(run, problem);
   perform(run, first);
   judge_gemm(run, problem, first);
-  std::vector<double> expected = first.output->values();
-  for (double& value : problem.left) value *= 0x1p11;
-  for (double& value : problem.right) value *= 0x1p-6;
-  for (double& value : expected) value *= 0x1p5;
-  problem.unit *= 0x1p5;
-  GemmCall second = gemm_call(run, problem);
-  perform(run, second);
-  run.judge().exact("GROUPED_GEMM-9c", "powers of two", *second.output, expected,
-                    computed_elements(problem));
+  const std::vector<double> results = first.output->values();
+  // Near by, and far away on both sides: nothing is flushed to zero, nothing passes through a
+  // format with fewer exponents.
+  constexpr struct {
+    double left, right;
+  } powers[] = {{0x1p11, 0x1p-6}, {0x1p-40, 0x1p-30}, {0x1p40, 0x1p30}};
+  for (const auto& power : powers) {
+    GemmProblem scaled = problem;
+    std::vector<double> expected = results;
+    for (double& value : scaled.left) value *= power.left;
+    for (double& value : scaled.right) value *= power.right;
+    for (double& value : expected) value *= power.left * power.right;
+    scaled.unit *= power.left * power.right;
+    GemmCall second = gemm_call(run, scaled);
+    perform(run, second);
+    run.judge().exact("GROUPED_GEMM-9c", "powers of two", *second.output, expected,
+                      computed_elements(scaled));
+  }
 }
 
 std::string objection(const Values& values) {
