@@ -90,7 +90,7 @@ Family empty_family() {
   family.purpose = "The mean over no tokens is 0";
   family.clauses = {"GENERAL-4"};
   family.parameters = {loss_parameter()};
-  family.select = tiers({}, product({{"loss", {"balance", "z", "cross_entropy"}}}));
+  family.select = tiers(product({{"loss", {"balance", "z", "cross_entropy"}}}), {});
   family.run = run_empty;
   return family;
 }

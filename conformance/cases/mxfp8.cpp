@@ -227,6 +227,7 @@ std::vector<std::string> mxfp8_judged_clauses() {
 void add_mxfp8(Registry& registry) {
   add_mxfp8_quantize(registry);
   add_mxfp8_exhaustive(registry);
+  add_mxfp8_thresholds(registry);
   add_mxfp8_dequantize(registry);
   add_mxfp8_metamorphic(registry);
   add_mxfp8_refusals(registry);

@@ -59,6 +59,7 @@ std::vector<std::string> mxfp8_judged_clauses();  // every clause that judge_qua
 
 void add_mxfp8_quantize(Registry& registry);
 void add_mxfp8_exhaustive(Registry& registry);
+void add_mxfp8_thresholds(Registry& registry);
 void add_mxfp8_dequantize(Registry& registry);
 void add_mxfp8_metamorphic(Registry& registry);
 void add_mxfp8_refusals(Registry& registry);

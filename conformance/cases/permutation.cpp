@@ -127,6 +127,7 @@ void add_permutation(Registry& registry) {
   add_permutation_rows(registry);
   add_permutation_gradients(registry);
   add_permutation_refusals(registry);
+  add_permutation_repeat(registry);
 }
 
 }  // namespace dropless::conformance

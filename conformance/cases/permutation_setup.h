@@ -58,5 +58,6 @@ void add_permutation_plans(Registry& registry);
 void add_permutation_rows(Registry& registry);
 void add_permutation_gradients(Registry& registry);
 void add_permutation_refusals(Registry& registry);
+void add_permutation_repeat(Registry& registry);
 
 }  // namespace dropless::conformance
