@@ -110,20 +110,20 @@ void run_sum_repeat(CaseRun& run) {
 }  // namespace
 
 void add_permutation_repeat(Registry& registry) {
-  registry.add({"permutation.sum_repeat",
-                "Proves that sums over slots, forward and backward, are the same again, for other "
-                "thread counts where declared, on data whose sums depend on the order.",
-                {"GENERAL-5", "PERMUTATION-6a", "PERMUTATION-7a"},
-                permutation_parameters(),
-                [](Tier tier) {
-                  if (tier == Tier::smoke) {
-                    return product(permutation_axes({"deepseek-v3"}, {"65"}, {"zipf"}));
-                  }
-                  if (tier == Tier::full) return std::vector<Values>{};
-                  return product(
-                      permutation_axes({"gpt-oss-20b", "qwen3-30b-a3b"}, {"1025"}, {"balanced"}));
-                },
-                run_sum_repeat});
+  registry.add(
+      {"permutation.sum_repeat",
+       "Proves that sums over slots, forward and backward, are the same again, for other "
+       "thread counts where declared, on data whose sums depend on the order.",
+       {"GENERAL-5", "PERMUTATION-6a", "PERMUTATION-7a"},
+       permutation_parameters(),
+       [](Tier tier) {
+         if (tier == Tier::smoke) {
+           return product(permutation_axes({"deepseek-v3"}, {"65"}, {"zipf"}));
+         }
+         if (tier == Tier::full) return std::vector<Values>{};
+         return product(permutation_axes({"gpt-oss-20b", "qwen3-30b-a3b"}, {"1025"}, {"balanced"}));
+       },
+       run_sum_repeat});
 }
 
 }  // namespace dropless::conformance
