@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "conformance/cases/activation_setup.h"
+#include "conformance/cases/activation/setup.h"
 #include "conformance/cases/data.h"
 #include "tolerances/interval.h"
 

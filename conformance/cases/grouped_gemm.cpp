@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "conformance/cases/data.h"
-#include "conformance/cases/grouped_gemm_operands.h"
+#include "conformance/cases/grouped_gemm/operands.h"
 
 namespace dropless::conformance {
 

@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "conformance/cases/data.h"
-#include "conformance/cases/layer_setup.h"
+#include "conformance/cases/layer/setup.h"
 #include "conformance/cases/loads.h"
-#include "conformance/cases/routing_setup.h"
+#include "conformance/cases/routing/setup.h"
 #include "tolerances/interval.h"
 
 namespace dropless::conformance {
@@ -99,6 +99,7 @@ void fill_layer(CaseRun& run, LayerData& data) {
 
 void add_layer(Registry& registry) {
   add_layer_bounded(registry);
+  add_layer_contract(registry);
   add_layer_exact(registry);
   add_layer_stages(registry);
   add_layer_state(registry);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The case families of the stage losses.
-#include "conformance/cases/losses_setup.h"
+#include "conformance/cases/losses/setup.h"
 
 namespace dropless::conformance {
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "conformance/cases/data.h"
-#include "conformance/cases/mxfp8_setup.h"
+#include "conformance/cases/mxfp8/setup.h"
 #include "reference/mxfp8_layout.h"
 
 namespace dropless::conformance {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The case families of the stage optimizer.
-#include "conformance/cases/optimizer_setup.h"
+#include "conformance/cases/optimizer/setup.h"
 
 namespace dropless::conformance {
 

@@ -2,7 +2,7 @@
 // Set-up of the permutation cases.
 #include <limits>
 
-#include "conformance/cases/permutation_setup.h"
+#include "conformance/cases/permutation/setup.h"
 
 namespace dropless::conformance {
 

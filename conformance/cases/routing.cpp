@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The case families of the stage routing.
-#include "conformance/cases/routing_setup.h"
+#include "conformance/cases/routing/setup.h"
 
 namespace dropless::conformance {
 
