@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <string>
 
 #include "conformance/cases/case_run.h"
 #include "reference/implementation.h"
@@ -34,16 +36,29 @@ dropless_implementation liar() {
   return table;
 }
 
+std::string stage_of(const CaseId& id) {
+  return registry().find(id.family)->stage();
+}
+
+std::set<std::string> stages() {
+  std::set<std::string> all;
+  for (const CaseId& id : registry().cases(Tier::smoke)) all.insert(stage_of(id));
+  return all;
+}
+
+class Suite : public testing::TestWithParam<std::string> {};
+
 template <class Check>
 void each_smoke_case(const dropless_implementation& implementation, Check check) {
   for (const CaseId& id : registry().cases(Tier::smoke)) {
+    if (stage_of(id) != Suite::GetParam()) continue;
     const Verdict verdict = run_case(implementation, *registry().find(id.family), id);
     check(id.text(), verdict);
     EXPECT_EQ(verdict.reason.empty(), verdict.status == Status::pass) << id.text();
   }
 }
 
-TEST(Suite, TheReferencePasses) {
+TEST_P(Suite, TheReferencePasses) {
   each_smoke_case(reference::implementation(), [](const std::string& id, const Verdict& verdict) {
     EXPECT_EQ(verdict.status, Status::pass) << id << ": " << verdict.reason;
     EXPECT_GT(verdict.checks, 0) << id;
@@ -51,13 +66,13 @@ TEST(Suite, TheReferencePasses) {
   });
 }
 
-TEST(Suite, NothingOfferedIsNotSupported) {
+TEST_P(Suite, NothingOfferedIsNotSupported) {
   each_smoke_case(empty_table(), [](const std::string& id, const Verdict& verdict) {
     EXPECT_EQ(verdict.status, Status::not_supported) << id << ": " << verdict.reason;
   });
 }
 
-TEST(Suite, ClaimingSuccessPassesNothing) {
+TEST_P(Suite, ClaimingSuccessPassesNothing) {
   each_smoke_case(liar(), [](const std::string& id, const Verdict& verdict) {
     // Where there is nothing to do, doing nothing is right.
     if (id.starts_with("mxfp8.no_elements:") || id.starts_with("grouped_gemm.nothing:")) return;
@@ -71,6 +86,9 @@ TEST(Suite, ClaimingSuccessPassesNothing) {
     }
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Stage, Suite, testing::ValuesIn(stages()),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace dropless::conformance
