@@ -38,9 +38,10 @@ void Slot::start() {
 
 void Slot::stop() {
   child_.reset();
-  loaded_ = inside_ = false;
+  loaded_ = false;
   ticket_.reset();
-  current_.clear(), previous_.clear(), phase_.clear(), output_.clear();
+  phases_.clear();
+  current_.clear(), previous_.clear(), output_.clear();
   served_ = 0;
 }
 
@@ -48,8 +49,8 @@ void Slot::assign(std::int64_t ticket, const std::string& id,
                   const std::vector<std::string>& blocked_operations) {
   previous_ = current_;
   current_ = id;
-  phase_.clear(), output_.clear();
-  inside_ = false;
+  phases_.clear();
+  output_.clear();
   ticket_ = ticket;
   ++served_;
   started_ = Clock::now();
@@ -83,8 +84,7 @@ Slot::Event Slot::hear(const std::string& line) {
         complaint_ = text;
         return Event::refused;
       case 'p':
-        inside_ = !text.empty();
-        if (inside_) phase_ = text;
+        phases_.hear(text);
         return Event::nothing;
       case 'v': {
         const auto reply = nlohmann::ordered_json::parse(text);
@@ -92,9 +92,10 @@ Slot::Event Slot::hear(const std::string& line) {
         verdict_ = verdict_from(reply.at("verdict"));
         ticket_.reset();
         // The operation was never left: what the suite caught came out of it.
-        if (inside_ && verdict_.status == Status::internal_error) {
+        if (phases_.inside() && verdict_.status == Status::internal_error) {
           verdict_.status = Status::crash;
-          verdict_.reason = fmt::format("{} threw an exception: {}", phase_, verdict_.reason);
+          verdict_.reason =
+              fmt::format("{} threw an exception: {}", phases_.operation(), verdict_.reason);
         }
         return Event::verdict_arrived;
       }
@@ -106,7 +107,8 @@ Slot::Event Slot::hear(const std::string& line) {
   }
   child_->finish();
   complaint_ = "the worker sent something that is no reply";
-  give_up(Status::crash, fmt::format("the worker sent something that is no reply, {}", where()));
+  give_up(Status::crash,
+          fmt::format("the worker sent something that is no reply, {}", phases_.where()));
   return Event::lost;
 }
 
@@ -118,8 +120,8 @@ Slot::Event Slot::mourn() {
                    : fmt::format("crashed ({}) while it was being loaded", end);
   give_up(Status::crash,
           left_by_itself
-              ? fmt::format("the implementation ended the process with {} {}", end, where())
-              : fmt::format("{} {}", end, where()));
+              ? fmt::format("the implementation ended the process with {} {}", end, phases_.where())
+              : fmt::format("{} {}", end, phases_.where()));
   return Event::lost;
 }
 
@@ -127,7 +129,7 @@ Slot::Event Slot::overdue() {
   child_->finish();
   const double limit = std::chrono::duration<double>(deadline_ - started_).count();
   complaint_ = "did not finish loading in time";
-  give_up(Status::timeout, fmt::format("no answer within {:.3g} s, {}", limit, where()));
+  give_up(Status::timeout, fmt::format("no answer within {:.3g} s, {}", limit, phases_.where()));
   return Event::lost;
 }
 
@@ -137,12 +139,6 @@ void Slot::give_up(Status status, std::string reason) {
   verdict_.reason = std::move(reason);
   verdict_.seconds = std::chrono::duration<double>(Clock::now() - started_).count();
   if (child_) child_->finish();
-}
-
-std::string Slot::where() const {
-  if (inside_) return fmt::format("inside {}", phase_);
-  if (phase_.empty()) return "before the first operation";
-  return fmt::format("after {} had returned", phase_);
 }
 
 }  // namespace dropless::conformance

@@ -11,6 +11,7 @@
 
 #include "conformance/runner/child.h"
 #include "conformance/runner/outcome.h"
+#include "conformance/runner/phase_record.h"
 #include "conformance/runner/supervisor.h"
 
 namespace dropless::conformance {
@@ -45,8 +46,7 @@ class Slot {
   // Ends the case in it as `status`.
   void give_up(Status status, std::string reason);
 
-  [[nodiscard]] const std::string& phase() const { return phase_; }  // last operation entered
-  [[nodiscard]] bool inside_operation() const { return inside_; }    // and not left again
+  [[nodiscard]] const PhaseRecord& phases() const { return phases_; }
   [[nodiscard]] const std::string& output() const { return output_; }
   [[nodiscard]] const std::string& previous_case() const { return previous_; }
   [[nodiscard]] int cases_served() const { return served_; }
@@ -57,15 +57,14 @@ class Slot {
   Event hear(const std::string& line);
   Event mourn();
   Event overdue();
-  [[nodiscard]] std::string where() const;
 
   const SupervisorOptions& options_;
   std::unique_ptr<Child> child_;
   bool loaded_ = false;
   std::optional<std::int64_t> ticket_;
   Clock::time_point started_, deadline_;
-  std::string current_, previous_, phase_, output_, complaint_;
-  bool inside_ = false;  // between the two announcements of an operation
+  std::string current_, previous_, output_, complaint_;
+  PhaseRecord phases_;
   int served_ = 0;
   Verdict verdict_;
   nlohmann::ordered_json description_;

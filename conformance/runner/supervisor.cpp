@@ -140,9 +140,9 @@ class Run {
     outcome.id = cases_[*place.index];
     outcome.verdict = verdict;
     outcome.attempts.push_back({verdict.status, verdict.reason});
-    outcome.phase = place.slot.phase();
+    outcome.phase = place.slot.phases().operation();
     if (verdict.status != Status::pass) outcome.output = place.slot.output();
-    if (verdict.status == Status::timeout && place.slot.inside_operation()) {
+    if (verdict.status == Status::timeout && place.slot.phases().inside()) {
       ++hangs_[outcome.phase];
     }
     const std::string company = place.slot.previous_case();

@@ -17,8 +17,11 @@
 #include "conformance/cases/case_run.h"
 #include "conformance/cases/models.h"
 #include "conformance/cases/phase.h"
+#include "conformance/ranks/rank_group.h"
+#include "conformance/ranks/thread_ranks.h"
 #include "conformance/runner/child.h"
 #include "conformance/runner/outcome.h"
+#include "conformance/runner/phase_record.h"
 
 namespace dropless::conformance {
 namespace {
@@ -76,13 +79,17 @@ void on_phase(std::string_view operation) {
     reply_verdict(current_ticket, verdict);
     _exit(0);
   }
-  reply('p', operation);
+  const RankGroup* group = current_group();
+  reply('p', group == nullptr ? std::string(operation)
+                              : announcement_of_rank(group->rank(), group->ranks(), operation));
 }
 
 Verdict judged(const dropless_implementation& table, const std::string& text, int threads) {
   try {
     const CaseId id = registry().resolve(text);
-    return run_case(table, *registry().find(id.family), id, {.threads = threads});
+    const Family& family = *registry().find(id.family);
+    const auto run = is_collective(family) ? run_case_over_threads : run_case;
+    return run(table, family, id, {.threads = threads});
   } catch (const std::exception& error) {
     Verdict verdict;
     verdict.status = Status::internal_error;
