@@ -23,7 +23,7 @@ namespace dropless::fuzz {
 // `families` must outlive the generator, and not be empty.
 rc::Gen<CaseId> any_case(std::vector<const Family*> families);
 
-// How often a family is drawn: by how much it can be asked, within 1 and 8.
+// How often a family is drawn: by how much it can be asked.
 int weight_of(const Family& family);
 
 }  // namespace dropless::fuzz

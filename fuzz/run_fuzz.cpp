@@ -8,6 +8,7 @@
 #include <set>
 
 #include "fuzz/campaign.h"
+#include "fuzz/drawing.h"
 
 namespace dropless::conformance {
 namespace {
@@ -77,6 +78,16 @@ FuzzReport run_fuzz(const FuzzPlan& plan, const SupervisorOptions& options,
   }
   fuzz::Corpus corpus(plan.out, file.substr(0, 60));
   return fuzz::fuzz(families, plan, runners, corpus, progress);
+}
+
+std::vector<CaseId> fuzz_cases(const FuzzPlan& plan) {
+  const rc::Gen<CaseId> any = fuzz::any_case(families_of(plan));
+  rc::Random random(plan.seed);
+  std::vector<CaseId> cases;
+  for (std::int64_t i = 0; i < plan.cases.value_or(0); ++i) {
+    cases.push_back(any(random.split()).value());
+  }
+  return cases;
 }
 
 }  // namespace dropless::conformance

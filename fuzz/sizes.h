@@ -25,8 +25,8 @@ struct Shape {
 };
 Shape shape_of(const CaseId& id);
 
-// Rough count of elementary steps that the suite takes for the case (operands drawn, products
-// summed in double), on no absolute scale.
+// About how many microseconds the suite takes for the case: what it draws, computes in double and
+// judges, element by element.
 double work_of(const CaseId& id);
 
 // A parameter that counts rows, tokens, columns or the like.

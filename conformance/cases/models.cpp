@@ -190,7 +190,7 @@ std::vector<Model> parse(const std::string& file, std::string_view text) {
   json document;
   try {
     document = json::parse(text);
-  } catch (const json::parse_error& error) {
+  } catch (const json::exception& error) {  // out_of_range as well: a number like 1e999
     throw UsageError(fmt::format("{}: not JSON: {}", file, error.what()));
   }
   if (!document.is_array() || document.empty()) {

@@ -25,6 +25,7 @@ struct FuzzOptions {
   ImplementationOptions implementation;
   std::optional<std::string> cases, seconds, seed, shrink_seconds, kinds;
   FuzzPlan plan;
+  bool list = false;
 };
 
 void declare_fuzz(CLI::App& command, FuzzOptions& options) {
@@ -46,6 +47,7 @@ void declare_fuzz(CLI::App& command, FuzzOptions& options) {
   command
       .add_option("--kinds", options.kinds, "stop after this many kinds of failures (default: 5)")
       ->type_name("N");
+  command.add_flag("--list", options.list, "print the ids of --cases cases and judge nothing");
   declare(command, options.implementation);
 }
 
@@ -141,6 +143,11 @@ int exit_code(const FuzzReport& report) {
 
 void run(FuzzOptions& options, Session& session) {
   read_numbers(options);
+  if (options.list) {
+    if (!options.plan.cases) throw UsageError("--list needs a number of cases; give --cases N");
+    for (const CaseId& id : fuzz_cases(options.plan)) session.out << id.text() << '\n';
+    return;
+  }
   const SupervisorOptions supervisor = supervisor_options(options.implementation, session);
   const auto progress = [&](const FuzzReport& report) {
     if (!session.progress) return;

@@ -65,4 +65,7 @@ struct FuzzReport {
 FuzzReport run_fuzz(const FuzzPlan& plan, const SupervisorOptions& options,
                     const std::function<void(const FuzzReport&)>& progress);
 
+// The cases that a run by `plan.cases` (needed) judges, in their order.
+std::vector<CaseId> fuzz_cases(const FuzzPlan& plan);
+
 }  // namespace dropless::conformance

@@ -49,7 +49,7 @@ Sums count_sums(const RoutedTokens& routed, const std::vector<double>& rows,
 }
 
 struct Repeated {
-  Buffer *y, *d_x, *d_weights;
+  Buffer *y, *d_x, *d_rows, *d_weights;
   dropless_unpermute_args unpermute;
   dropless_permute_backward_args permute_backward;
   dropless_unpermute_backward_args unpermute_backward;
@@ -83,9 +83,9 @@ void run_sum_repeat(CaseRun& run) {
                                with_hostile_padding(routed, routed.hidden, values));
   Buffer& w = buffers.input("weights", DROPLESS_FP32, routed.slots(), weights);
   Buffer& d_y = buffers.input("d_y", DROPLESS_FP32, routed.token_rows(), dy);
-  Buffer& d_rows = buffers.output("d_rows", DROPLESS_FP32, routed.expert_rows());
   Repeated calls{&buffers.output("y", DROPLESS_FP32, routed.token_rows()),
                  &buffers.output("d_x", DROPLESS_FP32, routed.token_rows()),
+                 &buffers.output("d_rows", DROPLESS_FP32, routed.expert_rows()),
                  &buffers.output("d_weights", DROPLESS_FP32, routed.slots()),
                  make_args<dropless_unpermute_args>(),
                  make_args<dropless_permute_backward_args>(),
@@ -98,7 +98,8 @@ void run_sum_repeat(CaseRun& run) {
   calls.unpermute_backward.row_map = plan.row_map->tensor();
   calls.unpermute_backward.source = plan.source->tensor();
   calls.unpermute_backward.rows = rows.tensor(), calls.unpermute_backward.weights = w.tensor();
-  calls.unpermute_backward.d_y = d_y.tensor(), calls.unpermute_backward.d_rows = d_rows.tensor();
+  calls.unpermute_backward.d_y = d_y.tensor(),
+  calls.unpermute_backward.d_rows = calls.d_rows->tensor();
   calls.unpermute_backward.d_weights = calls.d_weights->tensor();
 
   perform(run, calls, 1);
@@ -108,7 +109,7 @@ void run_sum_repeat(CaseRun& run) {
   run.judge().bounded("PERMUTATION-7a", "d_x", *calls.d_x, d_x.value, errors_of(d_x, routed.top_k));
   if (run.profile().determinism == DROPLESS_DETERMINISTIC_NO) return;
   const auto y_bytes = calls.y->bytes(), d_x_bytes = calls.d_x->bytes(),
-             d_weights_bytes = calls.d_weights->bytes();
+             d_rows_bytes = calls.d_rows->bytes(), d_weights_bytes = calls.d_weights->bytes();
   const bool any = run.profile().determinism == DROPLESS_DETERMINISTIC_ANY_THREADS;
   for (const int threads : any ? std::vector<int>{1, 2, 3} : std::vector<int>{1, 1}) {
     buffers.poison_outputs();
@@ -116,6 +117,7 @@ void run_sum_repeat(CaseRun& run) {
     const std::string what = " with " + std::to_string(threads) + " threads";
     run.judge().same_bytes("GENERAL-5", "y" + what, *calls.y, y_bytes);
     run.judge().same_bytes("GENERAL-5", "d_x" + what, *calls.d_x, d_x_bytes);
+    run.judge().same_bytes("GENERAL-5", "d_rows" + what, *calls.d_rows, d_rows_bytes);
     run.judge().same_bytes("GENERAL-5", "d_weights" + what, *calls.d_weights, d_weights_bytes);
   }
 }
