@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registered sources and the list of faults.
+// The registered sources, the list of faults and that of honest variants.
 #include "conformance/adapters/sources.h"
 
 #include <map>
@@ -12,6 +12,11 @@ namespace {
 std::map<std::string, ImplementationSource>& sources() {
   static std::map<std::string, ImplementationSource> registered;
   return registered;
+}
+
+std::vector<HonestEntry>& variants_of_process() {
+  static std::vector<HonestEntry> entries;
+  return entries;
 }
 
 std::vector<FaultEntry>& entries_of_process() {
@@ -52,6 +57,14 @@ void register_fault_entries(std::vector<FaultEntry> entries) {
 
 const std::vector<FaultEntry>& fault_entries() {
   return entries_of_process();
+}
+
+void register_honest_entries(std::vector<HonestEntry> entries) {
+  variants_of_process() = std::move(entries);
+}
+
+const std::vector<HonestEntry>& honest_entries() {
+  return variants_of_process();
 }
 
 }  // namespace dropless::conformance

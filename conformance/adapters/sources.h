@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Implementations that other parts of the project bring along: "<prefix>:<name>" is accepted
 // wherever an implementation is named, so that they run in workers like everybody else's. Planted
-// faults come in this way; the suite itself knows only what is said about them.
+// faults and honest variants come in this way; the suite itself knows only what is said about them.
 #pragma once
 
 #include <dropless/contract.h>
@@ -39,7 +39,17 @@ struct FaultEntry {
 void register_fault_entries(std::vector<FaultEntry> entries);
 const std::vector<FaultEntry>& fault_entries();
 
-// Defined where the faults are (tests/faults), called by main.
+// What is known about an honest variant; loaded as "honest:<name>".
+struct HonestEntry {
+  std::string name;
+  std::string difference;  // from the reference under the default profile
+};
+
+void register_honest_entries(std::vector<HonestEntry> entries);
+const std::vector<HonestEntry>& honest_entries();
+
+// Defined where the faults are (tests/faults) and the variants (tests/honest), called by main.
 void register_planted_faults();
+void register_honest_variants();
 
 }  // namespace dropless::conformance

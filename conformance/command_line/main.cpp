@@ -61,6 +61,7 @@ void check_command(const CLI::App& app, int argc, char** argv) {
 
 int run(int argc, char** argv, Session& session) {
   dropless::conformance::register_planted_faults();
+  dropless::conformance::register_honest_variants();
   CLI::App app("Finds out whether an implementation computes dropless MoE training correctly.",
                "dropless");
   app.set_version_flag("--version", version_line());
@@ -72,6 +73,7 @@ int run(int argc, char** argv, Session& session) {
   dropless::conformance::add_explain(app, session);
   dropless::conformance::add_info(app, session);
   dropless::conformance::add_faults(app, session);
+  dropless::conformance::add_honest(app, session);
   dropless::conformance::add_fuzz(app, session);
   dropless::conformance::add_bench(app, session);
   dropless::conformance::add_check_clauses(app, session);

@@ -62,12 +62,14 @@ const Table& correct(const ProfileChange& change) {
 }
 
 Planted::Planted(const Fault& fault)
-    : name_("fault " + fault.name), provenance_("after " + fault.provenance) {
-  profile_ = *correct().profile;
-  follow(profile_);
+    : Planted("fault " + fault.name, "after " + fault.provenance, correct(), fault.plant) {}
+
+Planted::Planted(std::string name, std::string build, const Table& base,
+                 const std::function<void(Planted&)>& plant)
+    : name_(std::move(name)), build_(std::move(build)), profile_(*base.profile), base_(base) {
   table_ = base_;
   table_.name = name_.c_str();
-  table_.build = provenance_.c_str();
+  table_.build = build_.c_str();
   table_.profile = &profile_;
   table_.context = this;
 #define DROPLESS_PASS_ON(name, args)                              \
@@ -79,7 +81,7 @@ Planted::Planted(const Fault& fault)
   }
   DROPLESS_OPERATIONS(DROPLESS_PASS_ON)
 #undef DROPLESS_PASS_ON
-  fault.plant(*this);
+  plant(*this);
 }
 
 void Planted::follow(const dropless_profile& profile) {

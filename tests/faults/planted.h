@@ -57,6 +57,10 @@ class Next {
 class Planted {
  public:
   explicit Planted(const Fault& fault);
+  // Anything else that is made of a correct table by wrapping entries: plant(*this), under the
+  // profile that `base` declares.
+  Planted(std::string name, std::string build, const Table& base,
+          const std::function<void(Planted&)>& plant);
   Planted(const Planted&) = delete;
   Planted& operator=(const Planted&) = delete;
 
@@ -101,7 +105,7 @@ class Planted {
 
   void follow(const dropless_profile& profile);
 
-  std::string name_, provenance_;
+  std::string name_, build_;
   dropless_profile profile_{};
   Table base_{}, table_{};
   Chains chains_;

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "tests/tolerances/accumulators.h"
+#include "tests/accumulators/accumulators.h"
 #include "tests/tolerances/gate.h"
 #include "tests/tolerances/gemm_data.h"
 #include "tolerances/bounds.h"
@@ -14,43 +14,43 @@
 namespace dropless::tolerances {
 namespace {
 
-using models::Dot;
+using accumulators::Dot;
+using accumulators::Values;
 using models::Format;
 using models::Kind;
 using models::Row;
-using models::Values;
 
 struct Named {
   const char* name;
   Dot dot;
 };
 
-const Named fp32_sequential{"fp32 sequential", models::sequential};
-const Named fp32_reversed{"fp32 reversed", models::reversed};
-const Named fp32_pairwise{"fp32 pairwise", models::pairwise};
-const Named fp32_fused{"fp32 fused", models::fused};
+const Named fp32_sequential{"fp32 sequential", accumulators::sequential};
+const Named fp32_reversed{"fp32 reversed", accumulators::reversed};
+const Named fp32_pairwise{"fp32 pairwise", accumulators::pairwise};
+const Named fp32_fused{"fp32 fused", accumulators::fused};
 const Named fp32_split{"split-K 4 of fp32", [](Values a, Values b) {
-                         return models::split(4, models::sequential, false, a, b);
+                         return accumulators::split(4, accumulators::sequential, false, a, b);
                        }};
 const Named core_16{"tensor core 16 x 25 bits", [](Values a, Values b) {
-                      return models::tensor_core(models::hopper_bf16, a, b);
+                      return accumulators::tensor_core(accumulators::hopper_bf16, a, b);
                     }};
 const Named core_32{"tensor core 32 x 25 bits", [](Values a, Values b) {
-                      return models::tensor_core(models::blackwell_fp8, a, b);
+                      return accumulators::tensor_core(accumulators::blackwell_fp8, a, b);
                     }};
 const Named core_split{"split-K 4 of tensor core", [](Values a, Values b) {
-                         return models::split(4, core_16.dot, false, a, b);
+                         return accumulators::split(4, core_16.dot, false, a, b);
                        }};
 const Named hopper_128{"13 bits promoted every 128", [](Values a, Values b) {
-                         return models::tensor_core(models::hopper_fp8, a, b, 128);
+                         return accumulators::tensor_core(accumulators::hopper_fp8, a, b, 128);
                        }};
 const Named hopper{"13-bit accumulator", [](Values a, Values b) {
-                     return models::tensor_core(models::hopper_fp8, a, b);
+                     return accumulators::tensor_core(accumulators::hopper_fp8, a, b);
                    }};
 const Named bf16_partials{"split-K 4 with bf16 partials", [](Values a, Values b) {
-                            return models::split(4, models::sequential, true, a, b);
+                            return accumulators::split(4, accumulators::sequential, true, a, b);
                           }};
-const Named all_bf16{"bf16 accumulator", models::all_bf16};
+const Named all_bf16{"bf16 accumulator", accumulators::all_bf16};
 
 struct Class {
   const char* name;
@@ -303,7 +303,7 @@ Gate statistical_gate(const Class& c, double factor) {
       models::Doubles dropped = row.a;
       dropped.back() = 0;
       gate.fault("last k dropped", DROPLESS_FP32, row.exact(), judged(row),
-                 models::sequential(dropped, row.b));
+                 accumulators::sequential(dropped, row.b));
     }
   }
   return gate;
@@ -321,25 +321,25 @@ TEST(GemmGate, Statistical) {
 }
 
 TEST(TensorCore, TheModelIsTheDescription) {
-  using models::step;
+  using accumulators::step;
   const models::Doubles one = {1.0};
   // 2^-25 survives the alignment against 1 but not the truncation of the result; together with
   // three more it makes one unit of the result.
   const models::Doubles small = {0x1p-25}, four(4, 0x1p-25), ones(4, 1.0);
-  EXPECT_EQ(step(models::hopper_bf16, 1.0, small, one), 1.0);
-  EXPECT_EQ(step(models::hopper_bf16, 1.0, four, ones), 1.0 + 0x1p-23);
+  EXPECT_EQ(step(accumulators::hopper_bf16, 1.0, small, one), 1.0);
+  EXPECT_EQ(step(accumulators::hopper_bf16, 1.0, four, ones), 1.0 + 0x1p-23);
   const models::Doubles smaller(16, 0x1.fp-26), sixteen(16, 1.0);
-  EXPECT_EQ(step(models::hopper_bf16, 1.0, smaller, sixteen), 1.0);  // each is cut to nothing
+  EXPECT_EQ(step(accumulators::hopper_bf16, 1.0, smaller, sixteen), 1.0);  // each is cut to nothing
   // 13 bits: 448 + 7.5 * 2^-7: the addend is below the aligner's last bit of 2^8 * 2^-13.
-  EXPECT_EQ(step(models::hopper_fp8, 448.0, models::Doubles{0x1p-6}, one), 448.0);
-  EXPECT_EQ(step(models::hopper_fp8, 448.0, models::Doubles{0x1p-5}, one), 448.03125);
+  EXPECT_EQ(step(accumulators::hopper_fp8, 448.0, models::Doubles{0x1p-6}, one), 448.0);
+  EXPECT_EQ(step(accumulators::hopper_fp8, 448.0, models::Doubles{0x1p-5}, one), 448.03125);
   // Truncation is towards zero on both sides.
-  EXPECT_EQ(step(models::hopper_bf16, -1.0, models::Doubles{-0x1p-25}, one), -1.0);
+  EXPECT_EQ(step(accumulators::hopper_bf16, -1.0, models::Doubles{-0x1p-25}, one), -1.0);
   // A product in [2,4) is not renormalised: its exponent counts as 0, so 2^-25 is still aligned.
-  EXPECT_EQ(
-      step(models::hopper_bf16, 0.0, models::Doubles{1.5, 0x1p-25}, models::Doubles{1.5, 1.0}),
-      2.25);
-  EXPECT_EQ(models::tensor_core(models::hopper_bf16, {}, {}), 0.0f);
+  EXPECT_EQ(step(accumulators::hopper_bf16, 0.0, models::Doubles{1.5, 0x1p-25},
+                 models::Doubles{1.5, 1.0}),
+            2.25);
+  EXPECT_EQ(accumulators::tensor_core(accumulators::hopper_bf16, {}, {}), 0.0f);
 }
 
 TEST(TensorCore, PublishedErrorSizes) {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "tests/tolerances/accumulators.h"
+#include "tests/accumulators/accumulators.h"
 #include "tests/tolerances/gate.h"
 #include "tests/tolerances/gemm_data.h"
 #include "tolerances/bounds.h"
@@ -21,7 +21,7 @@ using models::Row;
 
 // The partial sums of `ranks` ranks, each stored in bf16.
 float by_rank(const Row& row, std::size_t ranks) {
-  return models::split(static_cast<int>(ranks), models::sequential, true, row.a, row.b);
+  return accumulators::split(static_cast<int>(ranks), accumulators::sequential, true, row.a, row.b);
 }
 
 Gate sum_gate(double factor) {
@@ -29,10 +29,10 @@ Gate sum_gate(double factor) {
   std::mt19937_64 random(5);
   const auto judge = [&](const Row& row) {
     const double y = row.exact(), error = sum(static_cast<Index>(row.a.size()), row.gauge());
-    gate.legal("slot order", DROPLESS_FP32, y, error, models::sequential(row.a, row.b));
-    gate.legal("reverse order", DROPLESS_FP32, y, error, models::reversed(row.a, row.b));
-    gate.legal("pairwise", DROPLESS_FP32, y, error, models::pairwise(row.a, row.b));
-    gate.legal("fused", DROPLESS_FP32, y, error, models::fused(row.a, row.b));
+    gate.legal("slot order", DROPLESS_FP32, y, error, accumulators::sequential(row.a, row.b));
+    gate.legal("reverse order", DROPLESS_FP32, y, error, accumulators::reversed(row.a, row.b));
+    gate.legal("pairwise", DROPLESS_FP32, y, error, accumulators::pairwise(row.a, row.b));
+    gate.legal("fused", DROPLESS_FP32, y, error, accumulators::fused(row.a, row.b));
   };
   for (const int terms : {0, 1, 2, 4, 8, 22, 2048}) {
     for (int i = 0; i < 50; ++i) {
@@ -49,17 +49,18 @@ Gate sum_gate(double factor) {
     Doubles rounded = row.a, dropped = row.a;
     for (double& w : rounded) w = round_to(DROPLESS_BF16, w);
     dropped.back() = 0;
-    gate.fault("bf16 accumulator", DROPLESS_FP32, y, error, models::all_bf16(row.a, row.b));
+    gate.fault("bf16 accumulator", DROPLESS_FP32, y, error, accumulators::all_bf16(row.a, row.b));
     gate.fault("weights rounded to bf16", DROPLESS_FP32, y, error,
-               models::sequential(rounded, row.b));
-    gate.fault("one slot dropped", DROPLESS_FP32, y, error, models::sequential(dropped, row.b));
+               accumulators::sequential(rounded, row.b));
+    gate.fault("one slot dropped", DROPLESS_FP32, y, error,
+               accumulators::sequential(dropped, row.b));
     gate.fault("two roundings to bf16", DROPLESS_FP32, y, error, by_rank(row, 2));
     // The longest sum that this bound is used for, with the smallest thing that can be lost.
     const Row dot = models::make_row(Format::fp32, Kind::same_sign, 2048, random);
     Doubles one_less = dot.a;
     one_less.back() = 0;
     gate.fault("one of 2048 dropped", DROPLESS_FP32, dot.exact(), sum(2048, dot.gauge()),
-               models::sequential(one_less, dot.b));
+               accumulators::sequential(one_less, dot.b));
   }
   return gate;
 }
@@ -83,7 +84,7 @@ Gate combine_gate(int rounding, double factor) {
     for (const Kind kind : {Kind::same_sign, Kind::zero_mean, Kind::cancelling}) {
       const Row row = models::make_row(Format::fp32, kind, 8, random);
       const double y = row.exact(), error = combine(profile, DROPLESS_BF16, 8, row.gauge());
-      gate.legal("one rounding", DROPLESS_FP32, y, error, models::sequential(row.a, row.b));
+      gate.legal("one rounding", DROPLESS_FP32, y, error, accumulators::sequential(row.a, row.b));
       if (rounding != DROPLESS_COMBINE_ROUNDS_ONCE) {
         gate.legal("4 ranks", DROPLESS_FP32, y, error, by_rank(row, 4));
         gate.legal("2 nodes", DROPLESS_FP32, y, error, by_rank(row, 2));
@@ -92,7 +93,7 @@ Gate combine_gate(int rounding, double factor) {
       if (rounding == DROPLESS_COMBINE_ROUNDS_ONCE) {
         gate.fault("4 ranks round", DROPLESS_FP32, y, error, by_rank(row, 4));
       }
-      gate.fault("bf16 accumulator", DROPLESS_FP32, y, error, models::all_bf16(row.a, row.b));
+      gate.fault("bf16 accumulator", DROPLESS_FP32, y, error, accumulators::all_bf16(row.a, row.b));
       gate.fault("one rank missing", DROPLESS_FP32, y, error,
                  by_rank({{row.a.begin(), row.a.begin() + 6}, row.b, {}, {}}, 3));
     }
@@ -101,7 +102,7 @@ Gate combine_gate(int rounding, double factor) {
   const Row tie{{1 + 0x1.fep-9, 0, 1 + 0x1.fep-9, 0}, {1, 1, 1, 1}, {}, {}};
   gate.legal("two ties", DROPLESS_FP32, tie.exact(),
              combine(profile, DROPLESS_BF16, 4, tie.gauge()),
-             rounding == DROPLESS_COMBINE_ROUNDS_ONCE ? models::sequential(tie.a, tie.b)
+             rounding == DROPLESS_COMBINE_ROUNDS_ONCE ? accumulators::sequential(tie.a, tie.b)
                                                       : by_rank(tie, 2));
   return gate;
 }

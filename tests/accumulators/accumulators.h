@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models of accumulators, legal and broken, written from their description and used by the gate of
-// the bounds. Operands are exact doubles; results are fp32 values.
+// Models of accumulators, legal and broken, written from their description: the bounds are measured
+// with them, and honest variants of the grouped GEMM compute with them. Operands are exact doubles;
+// results are fp32 values.
+//
+//     const Dot dot = [](Values a, Values b) { return tensor_core(hopper_bf16, a, b); };
+//     float y = dot(row_of_x, row_of_w);
 #pragma once
 
 #include <functional>
 #include <span>
 #include <vector>
 
-namespace dropless::tolerances::models {
+namespace dropless::accumulators {
 
 using Values = std::span<const double>;
 using Dot = std::function<float(Values, Values)>;
@@ -30,13 +34,17 @@ struct Unit {
 inline constexpr Unit hopper_bf16{16, 25, 23};
 inline constexpr Unit blackwell_fp8{32, 25, 23};
 inline constexpr Unit hopper_fp8{32, 13, 13};
+// Finite operands only.
 double step(const Unit& unit, double accumulator, Values a, Values b);
-// period > 0: the accumulator is added to an fp32 sum and cleared after so many products.
+// period > 0: the accumulator is added to an fp32 sum and cleared after so many products. NaN and
+// infinities give what adding them up gives.
 float tensor_core(const Unit& unit, Values a, Values b, int period = 0);
+// The same for fp32 operands: every product is rounded to fp32 first.
+float tensor_core_of_products(const Unit& unit, Values a, Values b);
 
 // `parts` contiguous parts, each by `inner`, added in fp32; bf16_partials rounds every part first.
 float split(int parts, const Dot& inner, bool bf16_partials, Values a, Values b);
 // Every partial sum rounded to bf16.
 float all_bf16(Values a, Values b);
 
-}  // namespace dropless::tolerances::models
+}  // namespace dropless::accumulators

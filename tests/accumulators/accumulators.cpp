@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models of accumulators, legal and broken.
-#include "tests/tolerances/accumulators.h"
+#include "tests/accumulators/accumulators.h"
 
 #include <dropless/formats.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
-namespace dropless::tolerances::models {
+namespace dropless::accumulators {
 
 namespace {
 
@@ -21,6 +22,15 @@ float tree(std::span<const float> terms) {
   if (terms.size() == 1) return terms[0];
   const std::size_t half = terms.size() / 2;
   return tree(terms.first(half)) + tree(terms.subspan(half));
+}
+
+// floor(log2 |x|) of a normal double; operands of at most 24 bits have no others but 0.
+int exponent(double x) {
+  return static_cast<int>(std::bit_cast<std::uint64_t>(x) >> 52 & 0x7FF) - 1023;
+}
+
+bool all_finite(Values values) {
+  return std::all_of(values.begin(), values.end(), [](double x) { return std::isfinite(x); });
 }
 
 float to_bf16(float x) {
@@ -57,25 +67,26 @@ float fused(Values a, Values b) {
 
 double step(const Unit& unit, double accumulator, Values a, Values b) {
   constexpr int none = -100000;
-  int largest = accumulator == 0 ? none : std::ilogb(accumulator);
+  int largest = accumulator == 0 ? none : exponent(accumulator);
   for (std::size_t i = 0; i < a.size(); ++i) {
-    if (a[i] != 0 && b[i] != 0) largest = std::max(largest, std::ilogb(a[i]) + std::ilogb(b[i]));
+    if (a[i] != 0 && b[i] != 0) largest = std::max(largest, exponent(a[i]) + exponent(b[i]));
   }
   if (largest == none) return 0;
   largest = std::max(largest, -133);  // the aligner's smallest exponent
   const int shift = unit.aligned_bits - largest;
-  const auto aligned = [shift](double term) {
-    return static_cast<std::int64_t>(std::trunc(std::ldexp(term, shift)));
-  };
-  std::int64_t sum = aligned(accumulator);
-  for (std::size_t i = 0; i < a.size(); ++i) sum += aligned(a[i] * b[i]);
+  const double scale = std::ldexp(1.0, shift);  // the conversion below truncates
+  std::int64_t sum = static_cast<std::int64_t>(accumulator * scale);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    sum += static_cast<std::int64_t>(a[i] * b[i] * scale);
+  }
   if (sum == 0) return 0;
   const double exact = std::ldexp(static_cast<double>(sum), -shift);
-  const int spacing = std::max(std::ilogb(exact), -126) - unit.result_bits;
+  const int spacing = std::max(exponent(exact), -126) - unit.result_bits;
   return std::ldexp(std::trunc(std::ldexp(exact, -spacing)), spacing);
 }
 
 float tensor_core(const Unit& unit, Values a, Values b, int period) {
+  if (!all_finite(a) || !all_finite(b)) return sequential(a, b);
   double accumulator = 0;
   float promoted = 0;
   int since = 0;
@@ -90,6 +101,12 @@ float tensor_core(const Unit& unit, Values a, Values b, int period) {
     }
   }
   return period > 0 ? promoted + static_cast<float>(accumulator) : static_cast<float>(accumulator);
+}
+
+float tensor_core_of_products(const Unit& unit, Values a, Values b) {
+  std::vector<double> products;
+  for (std::size_t i = 0; i < a.size(); ++i) products.push_back(product(a[i], b[i]));
+  return tensor_core(unit, products, std::vector<double>(a.size(), 1.0));
 }
 
 float split(int parts, const Dot& inner, bool bf16_partials, Values a, Values b) {
@@ -109,4 +126,4 @@ float all_bf16(Values a, Values b) {
   return sum;
 }
 
-}  // namespace dropless::tolerances::models
+}  // namespace dropless::accumulators
