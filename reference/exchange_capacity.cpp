@@ -52,11 +52,10 @@ Index exchange_capacity(const dropless_profile& profile, const ExchangeSettings&
   const Index balanced = slots * round_up(ceil_div(settings.max_tokens * settings.top_k, slots), a);
   const double rows =
       std::ceil(static_cast<double>(balanced) * settings.ragged_buffer_factor * (1 - 0x1p-20));
-  // Compared before the conversion: a large factor leaves the range of Index.
+  // Compared before the conversion: a large factor leaves the range of Index. Below it the minimum
+  // is already taken, as worst is a multiple of a and at least up(T).
   if (rows >= static_cast<double>(worst)) return worst;
-  const Index wanted =
-      std::max(round_up(settings.max_tokens, a), round_up(static_cast<Index>(rows), a));
-  return std::min(worst, wanted);
+  return std::max(round_up(settings.max_tokens, a), round_up(static_cast<Index>(rows), a));
 }
 
 }  // namespace dropless::reference

@@ -87,8 +87,8 @@ TEST(ExchangeCombine, DeclaredRoundings) {
   EXPECT_EQ(combined(kRank, 2, {}, {256, 1, 1, 1}), 258);  // 256 + 2
   EXPECT_EQ(combined(kRank, 4, {}, {256, 1, 1, 1}), 259);  // every row is exact
   EXPECT_EQ(combined(kNode, 4, {0, 0, 1, 1}, {256, 1, 1, 1}), 258);
-  EXPECT_EQ(combined(kNode, 4, {0, 0, 1, 1}, {256, 3, 0, 1}), 261);  // 260 + 1
-  EXPECT_EQ(combined(kNode, 4, {0, 1, 0, 1}, {256, 3, 0, 1}), 260);  // 256 + 4
+  EXPECT_EQ(combined(kNode, 4, {0, 0, 1, 1}, {256, 3, 1, 1}), 262);  // 260 + 2
+  EXPECT_EQ(combined(kNode, 4, {0, 1, 0, 1}, {256, 3, 1, 1}), 260);  // 256 + 4
   EXPECT_EQ(combined(kNode, 4, {}, {256, 1, 1, 1}), 260);            // one node: 259
   EXPECT_EQ(combined(kRank, 2, {}, {256, 1, 1, 1}, DROPLESS_FP32), 259);
   // A flat row is its rank's sum already.
