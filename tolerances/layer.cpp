@@ -58,7 +58,10 @@ Approximate router_logits(const LayerCall& call) {
   const Index hidden = call.model.hidden, experts = call.settings.route->num_experts;
   const Approximate x(call.x), w(call.model.router_weight);
   Approximate logits(elements(call.tokens, experts));
-  multiply(call.profile, call.router_operands, {call.tokens, hidden, experts}, view(x, hidden),
+  // Declared bf16 partials are those of the grouped products (LAYER-1a).
+  dropless_profile profile = call.profile;
+  profile.partials = DROPLESS_PARTIALS_FP32;
+  multiply(profile, call.router_operands, {call.tokens, hidden, experts}, view(x, hidden),
            view(w, hidden).transposed(), call.model.router_bias, logits, 0);
   store(call.settings.logits_dtype, logits, Kept::in_format);
   return logits;

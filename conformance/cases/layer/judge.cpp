@@ -122,8 +122,11 @@ Replay judge_routing(CaseRun& run, const LayerData& data, const LayerCall& call)
         gauge = std::max(gauge, sum);
       }
     }
+    // Declared bf16 partials are those of the grouped products (LAYER-1a).
+    dropless_profile router_profile = run.profile();
+    router_profile.partials = DROPLESS_PARTIALS_FP32;
     const double logit_error =
-        tolerances::gemm(run.profile(), tolerances::Operands::fp32, data.hidden, gauge, 1);
+        tolerances::gemm(router_profile, tolerances::Operands::fp32, data.hidden, gauge, 1);
     const auto clear = clear_tokens(run, data, own.trace.routing, logit_error);
     Index decided = 0, unmasked = 0;
     for (Index t = 0; t < data.tokens; ++t) {

@@ -39,10 +39,6 @@ void run_quantize(CaseRun& run) {
   }
 }
 
-// MXFP8-1c: values for which column codes made from row-wise results differ from the right ones.
-void run_both_directions(CaseRun& run) {
-  const GroupedMatrix matrix = grouped_matrix(run);
-  const reference::QuantizeSettings settings = settings_of(run);
   const QuantizeCall call =
       quantize_call(run, matrix, value_dtype(run.word("input")), settings, "both");
   auto args = call.args;
@@ -60,7 +56,10 @@ void run_both_directions(CaseRun& run) {
   for (std::size_t i = 0; i < right.column_codes.size(); ++i) {
     different += right.column_codes[i] != twice.column_codes[i] ? 1 : 0;
   }
-  run.judge().require(different > 0, "quantising the row-wise result again changes column codes");
+  const Index small_elements =
+      matrix.real_row_count() * (matrix.columns - (matrix.columns + 31) / 32);
+  run.judge().require(different * 4 > small_elements || small_elements == 0,
+                      "quantising the row-wise result again changes a quarter of the column codes");
   run.judge().exact_codes("MXFP8-1c", "column-wise codes", *call.column_codes, right.column_codes,
                           right.column_judged);
 }
