@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where received rows lie (EXCHANGE-3, 4), how many a rank needs, and what a drop leaves
+// (EXCHANGE-10). Made of the counts of all ranks, so that every rank comes to the same result.
+#pragma once
+
+#include "optimized/cpu/exchange/links.h"
+
+namespace dropless::cpu::exchange {
+
+// Rows that `rank` needs, padding included. counts [R]: one per source rank.
+[[nodiscard]] Index rows_needed(const Group& group, const std::vector<Counts>& counts, Index rank);
+
+// The zones of a destination rank: first row and kept pairs of each local expert (expert-major), or
+// the whole buffer as one zone (flat). `capacity` -1: everything is kept.
+struct RowZones {
+  std::vector<Index> first;  // [L+1] expert-major, [2] flat
+  std::vector<Index> kept;   // [L] or [1]
+  [[nodiscard]] Index rows() const { return first.back(); }
+};
+[[nodiscard]] RowZones make_zones(const Group& group, const std::vector<Counts>& counts, Index rank,
+                                  Index capacity);
+
+// Removes from the link what does not fit into the zones of its destination. Source and destination
+// call it with the same arguments.
+void drop(const Group& group, const std::vector<Counts>& counts, const RowZones& zones,
+          Index source, Index destination, Link& link);
+
+// The rows of a received link, after the drop.
+struct LinkRows {
+  Index first = 0;                   // flat: row of the link's first token, the others follow
+  std::vector<Index> pair;           // expert-major: row of each pair
+  std::vector<std::int32_t> column;  // flat: place of each pair in the K ids of its row
+};
+
+// Rows of the links [R] that this rank received, by the zones of this rank.
+void make_rows(const Group& group, const RowZones& zones, const std::vector<Link>& received,
+               std::vector<LinkRows>& rows);
+
+}  // namespace dropless::cpu::exchange
