@@ -40,6 +40,32 @@ Family empty_family() {
   return family;
 }
 
+// ---- optimizer.neutral
+
+// A factor of zero is a step like any other: the rest of it still happens.
+void run_neutral(CaseRun& run) {
+  AdamwData data = typical_data(run, 101);
+  const std::string& zero = run.word("zero");
+  if (zero == "learning_rate") data.settings.learning_rate = 0;
+  if (zero == "weight_decay") data.settings.weight_decay = 0;
+  if (zero == "gradient") data.gradient.assign(data.gradient.size(), 0.0);
+  AdamwCall call(run, data);
+  call.perform();
+  judge_adamw(run, data, call);
+}
+
+Family neutral_family() {
+  Family family;
+  family.name = "optimizer.neutral";
+  family.purpose = "A step without learning rate, decay or gradient still does all the rest";
+  family.clauses = step_clauses;
+  const std::vector<std::string> words = {"learning_rate", "weight_decay", "gradient"};
+  family.parameters = {word_parameter("zero", words, "what is zero")};
+  family.select = tiers({{{"zero", "learning_rate"}}}, product({{"zero", words}}));
+  family.run = run_neutral;
+  return family;
+}
+
 // ---- optimizer.nan
 
 // Every fifth gradient is NaN; the scale is zero or one.
@@ -62,8 +88,12 @@ void run_nan(CaseRun& run) {
   judge.exact("GENERAL-2", "first_moment of a NaN gradient", *call.first_moment, nan, bad);
   judge.exact("GENERAL-2", "second_moment of a NaN gradient", *call.second_moment, nan, bad);
   judge.exact("GENERAL-2", "weight of a NaN gradient", *call.weight, nan, bad);
-  judge.same_bytes("OPTIMIZER-1c", "weight of other elements", *call.weight, before.weight->bytes(),
-                   good);
+  const auto same = [&](const char* what, const Buffer& got, const Buffer& clean_run) {
+    judge.same_bytes("OPTIMIZER-1c", what, got, clean_run.bytes(), good);
+  };
+  same("weight of other elements", *call.weight, *before.weight);
+  same("first_moment of other elements", *call.first_moment, *before.first_moment);
+  same("second_moment of other elements", *call.second_moment, *before.second_moment);
 }
 
 Family nan_family() {
@@ -156,6 +186,7 @@ Family determinism_family() {
 
 void add_optimizer_contract(Registry& registry) {
   registry.add(empty_family());
+  registry.add(neutral_family());
   registry.add(nan_family());
   registry.add(refused_shapes_family());
   registry.add(determinism_family());
