@@ -2,6 +2,7 @@
 // The table of operations and the profile that it declares.
 #include "optimized/cpu/implementation.h"
 
+#include "optimized/cpu/exchange/implementation.h"
 #include "optimized/cpu/operations.h"
 
 namespace dropless::cpu {
@@ -9,7 +10,8 @@ namespace {
 
 // Every choice of this implementation is the default one (zero): ties to the lowest index,
 // descending scores, alignment 1, slot order, RCEIL with NaN kept in its element, untouched tail
-// rows, fp32 accumulation for all operands, the same bits for any number of threads.
+// rows, fp32 accumulation for all operands, flat dispatch with ids in ascending order, an error on
+// overflow, the same bits for any number of threads.
 constexpr dropless_profile make_profile() {
   dropless_profile defaults = {};
   defaults.struct_size = sizeof defaults;
@@ -41,7 +43,7 @@ dropless_status synchronize(void*, dropless_call* raw, dropless_synchronize_args
   return DROPLESS_OK;
 }
 
-constexpr dropless_implementation make_table() {
+dropless_implementation make_table() {
   dropless_implementation table = {};
   table.struct_size = sizeof table;
   table.contract_version = DROPLESS_CONTRACT_VERSION;
@@ -79,15 +81,15 @@ constexpr dropless_implementation make_table() {
   table.layer_forward = writes_back<layer_forward>;
   table.layer_backward = read_only<layer_backward>;
   table.layer_release = writes_back<layer_release>;
+  exchange::fill_entries(table);
   table.synchronize = synchronize;
   return table;
 }
 
-constexpr dropless_implementation table = make_table();
-
 }  // namespace
 
 const dropless_implementation& implementation() {
+  static const dropless_implementation table = make_table();
   return table;
 }
 

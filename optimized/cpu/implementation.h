@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fast implementation for the host: every operation of one rank, the same bits for any number
-// of threads.
+// The fast implementation for the host: every operation of one rank, and the exchange between ranks
+// that are threads or processes; the same bits for any number of threads.
 //
 //     const dropless_implementation& mine = dropless::cpu::implementation();
 //     dropless_call call = {sizeof call, DROPLESS_STRUCT_VERSION};
