@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "conformance/judge/elements.h"
+#include "conformance/judge/observer.h"
 #include "tolerances/bounds.h"
 #include "tolerances/interval.h"
 
@@ -83,6 +84,15 @@ void Judge::exact(std::string_view clause, std::string_view what, const Buffer& 
                   std::span<const Index> expected, const Judged& judged) {
   Check check(*this, clause, what, got, expected.size(), judged);
   const std::vector<Index> values = got.integers();
+  if (JudgeObserver* const observer = JudgeObserver::of_thread()) {
+    observer->compared({clause,
+                        what,
+                        got,
+                        false,
+                        {expected.begin(), expected.end()},
+                        {values.begin(), values.end()},
+                        judged});
+  }
   check.run([&](std::size_t i) -> std::optional<Failure> {
     if (values[i] == expected[i]) return std::nullopt;
     Failure failure;
@@ -99,6 +109,15 @@ void Judge::exact(std::string_view clause, std::string_view what, const Buffer& 
                   std::span<const double> expected, const Judged& judged) {
   Check check(*this, clause, what, got, expected.size(), judged);
   const std::vector<double> values = got.values();
+  if (JudgeObserver* const observer = JudgeObserver::of_thread()) {
+    observer->compared({clause,
+                        what,
+                        got,
+                        is_float(got.dtype()),
+                        {expected.begin(), expected.end()},
+                        values,
+                        judged});
+  }
   check.run([&](std::size_t i) -> std::optional<Failure> {
     if (same_value(values[i], expected[i])) return std::nullopt;
     Failure failure;
@@ -119,6 +138,14 @@ void Judge::judge_bytes(std::string_view clause, std::string_view what, const Bu
   }
   Check check(*this, clause, what, got, expected.size() / element, judged);
   const std::vector<std::uint8_t> bytes = got.bytes();
+  if (JudgeObserver* const observer = JudgeObserver::of_thread()) {
+    std::vector<double> wanted_values;
+    for (std::size_t i = 0; i < expected.size(); i += element) {
+      wanted_values.push_back(decode(got.dtype(), expected.data() + i));
+    }
+    observer->compared(
+        {clause, what, got, is_float(got.dtype()), std::move(wanted_values), got.values(), judged});
+  }
   check.run([&](std::size_t i) -> std::optional<Failure> {
     const std::uint8_t* mine = bytes.data() + i * element;
     const std::uint8_t* wanted = expected.data() + i * element;
@@ -171,6 +198,10 @@ void Judge::judge_interval(std::string_view label, std::string_view clause, std:
   }
   Check check(*this, clause, what, got, expected.size(), finite);
   const std::vector<double> values = got.values();
+  if (JudgeObserver* const observer = JudgeObserver::of_thread()) {
+    observer->compared(
+        {clause, what, got, true, {expected.begin(), expected.end()}, values, finite});
+  }
   check.run([&](std::size_t i) -> std::optional<Failure> {
     const double error = error_of(i);
     const auto interval = tolerances::rounded_interval(got.dtype(), expected[i], error);

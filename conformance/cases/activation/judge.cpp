@@ -53,6 +53,9 @@ void demand_sight(CaseRun& run, const ActivationProblem& problem,
   }
   if (values.size() < 256) return;
   Judge& judge = run.judge();
+  const double rms = trust::root_mean_square(values);
+  judge.require(rms > 1.0 / 16 && rms < (problem.gated() ? 64 : 64 * 64),
+                "RMS of the outputs is near 1, or that of their roots for squares");
   judge.require(trust::distinct(values) >= 64, "the outputs differ from each other");
   // relu2 gives zeros for half of its inputs.
   judge.require(trust::share_of_zeros(values) < (problem.gated() ? 0.5 : 0.7),
@@ -70,6 +73,15 @@ void demand_sight(CaseRun& run, const ActivationProblem& problem,
     }
   }
   judge.require(50 * std::min({gates, high, low}) >= all, "the clamp holds on every side");
+}
+
+void demand_cotangent(CaseRun& run, const ActivationProblem& problem) {
+  std::vector<double> cotangents;
+  for (const double dh : problem.dh) {
+    if (!std::isnan(dh)) cotangents.push_back(dh);
+  }
+  run.judge().require(cotangents.size() < 16 || trust::distinct(cotangents) > 1,
+                      "the cotangent is not uniform");
 }
 
 }  // namespace
@@ -147,7 +159,10 @@ void judge_backward(CaseRun& run, const ActivationProblem& problem,
   run.judge().bounded(clause, "d_x", *call.d_x, expected.d_x,
                       gradient_errors(run, problem, expected.d_x), real);
   judge_idle_rows(run, problem, *call.d_x);
-  if (ordinary) demand_sight(run, problem, expected.d_x, real);
+  if (ordinary) {
+    demand_sight(run, problem, expected.d_x, real);
+    demand_cotangent(run, problem);
+  }
   if (!problem.weighted) return;
   std::vector<double> errors(static_cast<std::size_t>(problem.length));
   for (Index row = 0; row < problem.length; ++row) {

@@ -131,6 +131,30 @@ void demand_sight(CaseRun& run, const GemmProblem& problem, const GemmCall& call
     judge.require(rounded * 10 >= static_cast<Index>(long_sums.size()),
                   "a tenth of the long sums is rounded on the way to bf16");
   }
+  // The left operand of the gradients is their cotangent: constants would hide where they belong.
+  const auto varies = [](const std::vector<double>& operand) {
+    const auto first = std::find_if(operand.begin(), operand.end(),
+                                    [](double value) { return !std::isnan(value); });
+    return std::any_of(first, operand.end(),
+                       [&](double value) { return !std::isnan(value) && value != *first; });
+  };
+  judge.require(varies(call.left.values) && varies(call.right.values),
+                "neither operand is uniform");
+  const bool plain_sums = problem.bias.empty() && problem.beta == 0 && !problem.quantised();
+  if (plain_sums && (problem.data == "same_sign" || problem.data == "zero_mean")) {
+    // Sums of the longest contraction have RMS 1, shorter ones are smaller in proportion.
+    const auto longest =
+        static_cast<double>(std::max<Index>(*std::max_element(lengths.begin(), lengths.end()), 1));
+    std::vector<double> level;
+    for (std::size_t i = 0; i < computed.size(); ++i) {
+      if (!computed[i]) continue;
+      const double share = static_cast<double>(std::max<Index>(lengths[i], 1)) / longest;
+      level.push_back(expected.value[i] / problem.alpha /
+                      (problem.data == "same_sign" ? share : std::sqrt(share)));
+    }
+    const double rms = trust::root_mean_square(level);
+    judge.require(rms > 1.0 / 16 && rms < 16, "RMS of the outputs is near 1");
+  }
   for (const GemmOperand* operand : {&call.left, &call.right}) {
     if (operand->scales.size() < 64) continue;
     judge.require(trust::distinct(operand->scales) >= 3, "an operand has at least 3 scales");

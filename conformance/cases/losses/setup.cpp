@@ -24,6 +24,7 @@ LossCall finish(CaseRun& run, Args args, Direction direction, const char* operat
     call.loss = &buffers.output(style.prefix + "loss", DROPLESS_FP32, {1});
     args.loss = call.loss->tensor();
   } else {
+    run.judge().require(d_loss != 1, "a loss whose cotangent is left out has another gradient");
     const std::vector<double> cotangent = {d_loss};
     args.d_loss = buffers.input(style.prefix + "d_loss", DROPLESS_FP32, {1}, cotangent).tensor();
     call.d_logits =

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "conformance/judge/trust.h"
 #include "tolerances/bounds.h"
 #include "tolerances/interval.h"
 
@@ -129,6 +130,8 @@ void judge_gradient(CaseRun& run, const RoutingGradientData& data, const RouteBa
   for (Index t = 0; t < forward.tokens; ++t) {
     unmasked[at(t)] = !forward.is_masked(t) && (rows.empty() || rows[at(t)]);
   }
+  run.judge().require(data.d_weights.size() < 16 || trust::distinct(data.d_weights) > 1,
+                      "the cotangent is not uniform");
   run.judge().bounded(clause, "d_logits", *call.d_logits, expected.d_logits.value,
                       gradient_errors(run, data, expected),
                       spread_rows(unmasked, forward.experts()));

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "conformance/cases/replaced_data.h"
 #include "tolerances/bounds.h"
 #include "tolerances/interval.h"
 
@@ -164,7 +165,9 @@ DrawRow normal_row(const RoutingData& data, Random& random, double deviation) {
   };
 }
 
-void draw_clear_rows(CaseRun& run, RoutingData& data, const DrawRow& draw, Ties ties) {
+void draw_clear_rows(CaseRun& run, RoutingData& data, const DrawRow& own, Ties ties) {
+  const Replacement* replacement = ReplacedData::of_thread();
+  const DrawRow draw = replacement != nullptr && replacement->logits ? replacement->logits : own;
   const auto experts = at(data.experts());
   data.logits.resize(at(data.tokens) * experts);
   std::vector<Index> pending(at(data.tokens));
