@@ -41,6 +41,9 @@ dropless_status status_of_exception(dropless_call* call) noexcept {
   } catch (const NotSupported& not_supported) {
     report(call, not_supported.what());
     return DROPLESS_NOT_SUPPORTED;
+  } catch (const StatusError& error) {
+    report(call, error.what());
+    return error.status;
   } catch (const std::bad_alloc&) {
     report(call, "out of memory");
     return DROPLESS_OUT_OF_MEMORY;

@@ -20,6 +20,13 @@ struct NotSupported : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Any other status than OK, with its message.
+struct StatusError : std::runtime_error {
+  StatusError(dropless_status which, const std::string& message)
+      : std::runtime_error(message), status(which) {}
+  dropless_status status;
+};
+
 // A copy as long as the declared struct is ours: fields beyond the declared size are zero (contract
 // rule: a missing trailing field means zero). Throws Refused for null and for a struct that does
 // not reach `required` bytes, by default its size and version.

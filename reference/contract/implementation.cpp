@@ -32,6 +32,13 @@ constexpr Limits kLimits[] = {
     {"empty_expert", &dropless_profile::empty_expert, DROPLESS_EMPTY_EXPERT_ONE_BLOCK},
     {"tail_rows", &dropless_profile::tail_rows, DROPLESS_TAIL_ZERO},
     {"scale_rule", &dropless_profile::scale_rule, DROPLESS_SCALE_EVEN},
+    {"dispatch_layout", &dropless_profile::dispatch_layout,
+     DROPLESS_DISPATCH_UNORDERED_EXPERT_MAJOR},
+    {"flat_ids", &dropless_profile::flat_ids, DROPLESS_FLAT_IDS_IN_PLACE},
+    {"combine_weighting", &dropless_profile::combine_weighting, DROPLESS_COMBINE_WEIGHTED},
+    {"combine_rounding", &dropless_profile::combine_rounding, DROPLESS_COMBINE_ROUNDS_PER_NODE},
+    {"overflow_policy", &dropless_profile::overflow_policy, DROPLESS_OVERFLOW_RETRY},
+    {"replica_map", &dropless_profile::replica_map, DROPLESS_REPLICA_DECLARED},
     {"special_values", &dropless_profile::special_values, DROPLESS_SPECIAL_BLOCK},
     {"scale_padding_byte", &dropless_profile::scale_padding_byte, 255},
 };
@@ -103,6 +110,14 @@ struct Table {
     DROPLESS_OFFER(layer_forward, dropless_layer_args);
     DROPLESS_OFFER(layer_backward, dropless_layer_backward_args);
     DROPLESS_OFFER(layer_release, dropless_layer_args);
+    DROPLESS_OFFER(exchange_capacity, dropless_exchange_capacity_args);
+    DROPLESS_OFFER(exchange_open, dropless_exchange_open_args);
+    DROPLESS_OFFER(exchange_plan, dropless_exchange_plan_args);
+    DROPLESS_OFFER(exchange_dispatch, dropless_exchange_dispatch_args);
+    DROPLESS_OFFER(exchange_combine, dropless_exchange_combine_args);
+    DROPLESS_OFFER(exchange_dispatch_backward, dropless_exchange_dispatch_backward_args);
+    DROPLESS_OFFER(exchange_combine_backward, dropless_exchange_combine_backward_args);
+    DROPLESS_OFFER(exchange_close, dropless_exchange_close_args);
     DROPLESS_OFFER(synchronize, dropless_synchronize_args);
 #undef DROPLESS_OFFER
   }

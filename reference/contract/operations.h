@@ -41,6 +41,18 @@ void layer_forward(const dropless_profile& profile, dropless_layer_args* args);
 void layer_backward(const dropless_profile& profile, dropless_layer_backward_args* args);
 void layer_release(const dropless_profile& profile, dropless_layer_args* args);
 
+// Collective calls of ranks that are threads of one process.
+void exchange_capacity(const dropless_profile& profile, dropless_exchange_capacity_args* args);
+void exchange_open(const dropless_profile& profile, dropless_exchange_open_args* args);
+void exchange_plan(const dropless_profile& profile, dropless_exchange_plan_args* args);
+void exchange_dispatch(const dropless_profile& profile, dropless_exchange_dispatch_args* args);
+void exchange_combine(const dropless_profile& profile, dropless_exchange_combine_args* args);
+void exchange_dispatch_backward(const dropless_profile& profile,
+                                dropless_exchange_dispatch_backward_args* args);
+void exchange_combine_backward(const dropless_profile& profile,
+                               dropless_exchange_combine_backward_args* args);
+void exchange_close(const dropless_profile& profile, dropless_exchange_close_args* args);
+
 // Everything has happened when a call returns: nothing to wait for, no deferred status.
 void synchronize(const dropless_profile& profile, dropless_synchronize_args* args);
 
