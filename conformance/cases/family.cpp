@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdlib>
 #include <set>
 
 #include "conformance/cases/selection.h"
+#include "conformance/ranks/drill.h"
 
 namespace dropless::conformance {
 namespace {
@@ -262,6 +264,7 @@ const Registry& registry() {
     add_losses(built);
     add_optimizer(built);
     add_layer(built);
+    if (std::getenv("DROPLESS_RANK_DRILL") != nullptr) add_rank_drill(built);
     return built;
   }();
   return all;

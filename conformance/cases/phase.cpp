@@ -2,10 +2,13 @@
 // The one phase listener of the process.
 #include "conformance/cases/phase.h"
 
+#include "conformance/cases/phase_of_thread.h"
+
 namespace dropless::conformance {
 namespace {
 
 void (*listener_of_process)(std::string_view) = nullptr;
+thread_local std::string operation_inside;
 
 }  // namespace
 
@@ -14,7 +17,12 @@ void set_phase_listener(void (*listener)(std::string_view)) {
 }
 
 void announce_phase(std::string_view operation) {
+  if (!operation.starts_with('!')) operation_inside = operation;
   if (listener_of_process != nullptr) listener_of_process(operation);
+}
+
+const std::string& operation_of_thread() {
+  return operation_inside;
 }
 
 }  // namespace dropless::conformance

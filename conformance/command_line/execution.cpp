@@ -41,6 +41,12 @@ class Execution {
     }
     const Wishes wishes = read_request();
     cases_ = chosen_cases(registry(), wishes);
+    if (ranks_ > 0) {
+      session_.err << fmt::format(
+          "dropless: {} ranks: cases that need no other rank are not part of this run; they run "
+          "without --ranks\n",
+          ranks_);
+    }
     SupervisorOptions options = supervisor_options();
     Supervisor supervisor(options);
     judged_.header = header_of(
@@ -66,7 +72,6 @@ class Execution {
       throw UsageError("--results and --no-results exclude each other; leave one out");
     }
     if (!files.junit.empty()) check_writable(files.junit);
-    check_ranks(request_.implementation);
   }
 
   Wishes read_request() {
@@ -93,18 +98,51 @@ class Execution {
     if (!worker_.models.empty()) load_models(worker_.models);
     timeout_ = given.timeout ? positive_number("--timeout", *given.timeout, longest_timeout)
                              : old.value("timeout_seconds", default_timeout);
+    read_group(old);
     const int cores = usable_cores();
-    jobs_ = given.jobs ? static_cast<int>(whole_number("--jobs", *given.jobs, 1, 1024)) : cores;
+    // One group at a time: it is several processes already, and agents have one rank each.
+    const int jobs = worker_.ranks > 0 ? 1 : cores;
+    jobs_ = given.jobs ? static_cast<int>(whole_number("--jobs", *given.jobs, 1, 1024)) : jobs;
+    if (worker_.launcher == "agents" && jobs_ > 1) {
+      throw UsageError(
+          fmt::format("--jobs {}: ranks that a launcher has started play one case at a "
+                      "time; leave --jobs out",
+                      jobs_));
+    }
+    const int share = std::max(1, cores / (jobs_ * std::max(1, worker_.ranks)));
     worker_.threads = given.threads
                           ? static_cast<int>(whole_number("--threads", *given.threads, 1, 4096))
-                          : old.value("threads", std::max(1, cores / jobs_));
-    judged_.how = {worker_.implementation, worker_.models, given.threads ? worker_.threads : 0};
+                          : old.value("threads", share);
+    judged_.how = {worker_.implementation, worker_.models, given.threads ? worker_.threads : 0,
+                   ranks_, launcher_};
+  }
+
+  void read_group(const Json& old) {
+    ranks_ = request_.group.ranks;
+    launcher_ = request_.group.launcher;
+    if (ranks_ == 0 && earlier_) {
+      ranks_ = earlier_->header.at("selection").value("ranks", 0);
+      launcher_ = old.value("launcher", std::string());
+      if (launcher_ == "agents") {
+        throw UsageError(
+            fmt::format("{} is a run of {} ranks that a launcher had started; resume it under a "
+                        "launcher that starts as many",
+                        request_.results.resume, ranks_));
+      }
+    }
+    if (ranks_ == 0 || launcher_ == "threads") return;  // ordinary workers do that
+    worker_.ranks = ranks_;
+    worker_.launcher = launcher_;
+    worker_.hub = request_.group.hub;
+    worker_.timeout_seconds = timeout_;
   }
 
   Wishes read_wishes() const {
     const bool as_before = earlier_ && !request_.selection.given();
-    return as_before ? wishes_from(earlier_->header.at("selection"))
-                     : request_.selection.read(request_.default_tier);
+    Wishes wishes = as_before ? wishes_from(earlier_->header.at("selection"))
+                              : request_.selection.read(request_.default_tier);
+    wishes.ranks = ranks_;
+    return wishes;
   }
 
   SupervisorOptions supervisor_options() {
@@ -121,13 +159,15 @@ class Execution {
   }
 
   Json settings() const {
-    return {{"command", request_.command},
-            {"threads", worker_.threads},
-            {"timeout_seconds", timeout_},
-            {"models", worker_.models},
-            {"models_fingerprint", worker_.models.empty()
-                                       ? std::string()
-                                       : hexadecimal(fingerprint_of_file(worker_.models))}};
+    Json json{{"command", request_.command},
+              {"threads", worker_.threads},
+              {"timeout_seconds", timeout_},
+              {"models", worker_.models},
+              {"models_fingerprint", worker_.models.empty()
+                                         ? std::string()
+                                         : hexadecimal(fingerprint_of_file(worker_.models))}};
+    if (ranks_ > 0) json["launcher"] = launcher_;
+    return json;
   }
 
   static std::vector<std::string> ids_of(const std::vector<CaseId>& cases) {
@@ -237,7 +277,8 @@ class Execution {
   std::optional<Results> earlier_;
   WorkerOptions worker_;
   double timeout_ = default_timeout;
-  int jobs_ = 1;
+  int jobs_ = 1, ranks_ = 0;
+  std::string launcher_;
   std::vector<CaseId> cases_;
   std::map<std::string, Outcome> outcomes_;
   Judged judged_;

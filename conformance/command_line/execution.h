@@ -11,12 +11,20 @@
 
 namespace dropless::conformance {
 
+// The ranks of this run, see group.h.
+struct Group {
+  int ranks = 0;         // 0: a run of all cases, collective ones over threads
+  std::string launcher;  // threads, processes, mpi, or agents: joined to a launcher
+  std::string hub;       // of agents
+};
+
 struct Request {
   std::string command;  // "gate" or "run": the one is not resumed by the other
   ImplementationOptions implementation;
   SelectionOptions selection;
   ResultOptions results;
   Tier default_tier = Tier::standard;
+  Group group;
 };
 
 struct Judged {

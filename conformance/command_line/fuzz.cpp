@@ -71,7 +71,6 @@ void read_numbers(FuzzOptions& options) {
 }
 
 SupervisorOptions supervisor_options(const ImplementationOptions& given, Session& session) {
-  check_ranks(given);
   SupervisorOptions options;
   options.worker.implementation = given.implementation.value_or("cpu");
   options.worker.models = given.models.value_or("");

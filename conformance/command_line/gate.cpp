@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "conformance/command_line/execution.h"
+#include "conformance/command_line/group.h"
 
 namespace dropless::conformance {
 namespace {
@@ -33,6 +34,14 @@ std::string last_line(const Judged& judged) {
   return line + "\n";
 }
 
+void report(Session& session, const Request& request) {
+  const Judged judged = execute(session, request);
+  session.out << opening_text(judged) << '\n' << failures_text(judged) << '\n';
+  session.out << model_lines(judged.summary) << '\n' << stage_table(judged.summary) << '\n';
+  session.exit_code = exit_code(judged.summary);
+  session.out << last_line(judged);
+}
+
 }  // namespace
 
 void add_gate(CLI::App& app, Session& session) {
@@ -43,14 +52,10 @@ void add_gate(CLI::App& app, Session& session) {
   command->add_option("--tier", request->selection.tier, "smoke, standard (default) or full")
       ->type_name("TIER");
   declare(*command, request->implementation);
+  declare_ranks(*command, request->implementation);
   declare(*command, request->results);
-  command->callback([request, &session] {
-    const Judged judged = execute(session, *request);
-    session.out << opening_text(judged) << '\n' << failures_text(judged) << '\n';
-    session.out << model_lines(judged.summary) << '\n' << stage_table(judged.summary) << '\n';
-    session.exit_code = exit_code(judged.summary);
-    session.out << last_line(judged);
-  });
+  command->callback(
+      [request, &session] { in_group(session, *request, [&] { report(session, *request); }); });
 }
 
 }  // namespace dropless::conformance

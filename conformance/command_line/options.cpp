@@ -31,7 +31,22 @@ void declare(CLI::App& command, ImplementationOptions& options) {
       .add_option("--memory", options.memory,
                   "that all workers together may hold (default: 90 % of the machine)")
       ->type_name("MIB");
-  command.add_option("--ranks", options.ranks, "ranks (this build: 1)")->type_name("N");
+}
+
+void declare_ranks(CLI::App& command, ImplementationOptions& options) {
+  command
+      .add_option("--ranks", options.ranks,
+                  "only cases over N ranks, each rank a process (under mpirun, srun or torchrun: "
+                  "as many as were started)")
+      ->type_name("N");
+  command
+      .add_option("--launcher", options.launcher,
+                  "what the ranks are: processes (default), threads or mpi")
+      ->type_name("NAME");
+  command
+      .add_option("--join-timeout", options.join_timeout,
+                  "how long ranks that a launcher starts wait for each other (default: 60)")
+      ->type_name("SECONDS");
 }
 
 void declare(CLI::App& command, SelectionOptions& options) {
@@ -99,14 +114,6 @@ double positive_number(const std::string& option, const std::string& text, doubl
 Tier tier_named(const std::string& text) {
   if (const std::optional<Tier> tier = tier_from(text)) return *tier;
   throw UsageError(fmt::format("no tier '{}'; choose smoke, standard or full", text));
-}
-
-void check_ranks(const ImplementationOptions& options) {
-  if (!options.ranks) return;
-  if (whole_number("--ranks", *options.ranks, 1, 1 << 20) == 1) return;
-  throw UsageError(
-      fmt::format("--ranks {}: exchange over ranks is not offered by this build; leave --ranks out",
-                  *options.ranks));
 }
 
 }  // namespace dropless::conformance

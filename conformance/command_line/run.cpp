@@ -6,6 +6,7 @@
 #include <ostream>
 
 #include "conformance/command_line/execution.h"
+#include "conformance/command_line/group.h"
 
 namespace dropless::conformance {
 namespace {
@@ -29,6 +30,18 @@ std::string last_line(const Summary& summary) {
   return fmt::format("{}: {}, {} checks\n", word, in_words(summary.all.counts), summary.checks);
 }
 
+void report(Session& session, const Request& request) {
+  const Judged judged = execute(session, request);
+  session.out << opening_text(judged) << '\n' << failures_text(judged);
+  if (judged.outcomes.size() == 1) {
+    session.out << one_case(judged.outcomes.front());
+  } else {
+    session.out << '\n' << stage_table(judged.summary) << '\n';
+  }
+  session.exit_code = exit_code(judged.summary);
+  session.out << last_line(judged.summary);
+}
+
 }  // namespace
 
 void add_run(CLI::App& app, Session& session) {
@@ -38,18 +51,10 @@ void add_run(CLI::App& app, Session& session) {
       "run", "Judge cases: by id, or all of a tier narrowed down by the options");
   declare(*command, request->selection);
   declare(*command, request->implementation);
+  declare_ranks(*command, request->implementation);
   declare(*command, request->results);
-  command->callback([request, &session] {
-    const Judged judged = execute(session, *request);
-    session.out << opening_text(judged) << '\n' << failures_text(judged);
-    if (judged.outcomes.size() == 1) {
-      session.out << one_case(judged.outcomes.front());
-    } else {
-      session.out << '\n' << stage_table(judged.summary) << '\n';
-    }
-    session.exit_code = exit_code(judged.summary);
-    session.out << last_line(judged.summary);
-  });
+  command->callback(
+      [request, &session] { in_group(session, *request, [&] { report(session, *request); }); });
 }
 
 }  // namespace dropless::conformance

@@ -26,7 +26,8 @@ struct Session {
 // Options as text: every number is converted by whole_number, so that all mistakes read alike.
 struct ImplementationOptions {
   std::optional<std::string> implementation;  // default cpu, or that of a resumed run
-  std::optional<std::string> models, threads, timeout, jobs, memory, ranks;
+  std::optional<std::string> models, threads, timeout, jobs, memory;
+  std::optional<std::string> ranks, launcher, join_timeout;
 };
 
 struct SelectionOptions {
@@ -43,6 +44,7 @@ struct ResultOptions {
 
 void declare(CLI::App& command, ImplementationOptions& options);
 void declare_models(CLI::App& command, ImplementationOptions& options);
+void declare_ranks(CLI::App& command, ImplementationOptions& options);
 void declare(CLI::App& command, SelectionOptions& options);
 void declare(CLI::App& command, ResultOptions& options);
 
@@ -51,8 +53,6 @@ std::int64_t whole_number(const std::string& option, const std::string& text, st
                           std::int64_t most);
 double positive_number(const std::string& option, const std::string& text, double most);
 Tier tier_named(const std::string& text);
-// --ranks: one rank is what this build can run.
-void check_ranks(const ImplementationOptions& options);
 
 void add_gate(CLI::App& app, Session& session);
 void add_run(CLI::App& app, Session& session);

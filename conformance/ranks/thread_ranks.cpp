@@ -3,6 +3,7 @@
 #include "conformance/ranks/thread_ranks.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -13,6 +14,7 @@
 #include <thread>
 
 #include "conformance/cases/selection.h"
+#include "conformance/ranks/play.h"
 #include "conformance/ranks/rank_group.h"
 
 namespace dropless::conformance {
@@ -122,8 +124,10 @@ Verdict run_ranks(const dropless_implementation& implementation, const Family& f
   std::vector<std::thread> threads;
   const auto play = [&](int rank) {
     ThreadGroup group(place, rank, ranks);
-    const InGroup in_group(group);
-    verdicts[static_cast<std::size_t>(rank)] = run_case(implementation, family, id, options);
+    // The watchdog tells by this name which of the threads is busy.
+    pthread_setname_np(pthread_self(), fmt::format("rank {}", rank).c_str());
+    verdicts[static_cast<std::size_t>(rank)] =
+        play_rank(implementation, family, id, options, group);
     place.leave();
   };
   std::string trouble;

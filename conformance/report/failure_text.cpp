@@ -72,6 +72,10 @@ std::string reproducing_command(const CaseId& id, const Reproduction& how) {
   if (how.implementation != "cpu") command += " --implementation " + quoted(how.implementation);
   if (!how.models.empty()) command += " --models " + quoted(how.models);
   if (how.threads > 0) command += fmt::format(" --threads {}", how.threads);
+  if (how.ranks > 0) command += fmt::format(" --ranks {}", how.ranks);
+  if (how.ranks > 0 && (how.launcher == "mpi" || how.launcher == "threads")) {
+    command += " --launcher " + how.launcher;
+  }
   return command;
 }
 

@@ -12,6 +12,8 @@ namespace dropless::conformance {
 struct Reproduction {
   std::string implementation, models;
   int threads = 0;  // 0: as the tool chooses
+  int ranks = 0;    // 0: as a case of one process
+  std::string launcher = {};
 };
 std::string reproducing_command(const CaseId& id, const Reproduction& how);
 

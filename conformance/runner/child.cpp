@@ -41,8 +41,9 @@ void shut(int& descriptor) {
 // Between fork and exec: async-signal-safe calls only. Descriptors are first moved out of the way
 // of the numbers they shall get.
 [[noreturn]] void become(const char* program, char* const* arguments, const Pipe& requests,
-                         const Pipe& replies, const Pipe& output, pid_t parent) {
-  setpgid(0, 0);
+                         const Pipe& replies, const Pipe& output, pid_t parent,
+                         ProcessGroup group) {
+  if (group == ProcessGroup::own) setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // the parent went away before the line above
   for (const int signal : {SIGPIPE, SIGXFSZ, SIGINT, SIGTERM, SIGHUP}) {
@@ -91,14 +92,16 @@ bool drain(int descriptor, std::string& into, std::size_t most) {
 
 }  // namespace
 
-Child::Child(const std::string& program, const std::vector<std::string>& arguments) {
+Child::Child(const std::string& program, const std::vector<std::string>& arguments,
+             ProcessGroup group)
+    : group_(group) {
   Pipe requests, replies, output;
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   const pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ == 0) become(program.c_str(), argv.data(), requests, replies, output, parent);
+  if (pid_ == 0) become(program.c_str(), argv.data(), requests, replies, output, parent, group_);
   const int error = errno;
   shut(requests.read_end), shut(replies.write_end), shut(output.write_end);
   requests_ = requests.write_end, replies_ = replies.read_end, output_ = output.read_end;
@@ -106,7 +109,8 @@ Child::Child(const std::string& program, const std::vector<std::string>& argumen
     shut(requests_), shut(replies_), shut(output_);
     throw std::system_error(error, std::generic_category(), "fork");
   }
-  setpgid(pid_, pid_);  // in both processes, so that neither has to wait for the other
+  // In both processes, so that neither has to wait for the other.
+  if (group_ == ProcessGroup::own) setpgid(pid_, pid_);
   never_wait(replies_), never_wait(output_), never_wait(requests_);
 }
 
@@ -161,7 +165,11 @@ std::optional<int> Child::ended() {
 }
 
 void Child::kill_group() {
-  if (!status_) kill(-pid_, SIGKILL);
+  if (!status_) kill(group_ == ProcessGroup::own ? -pid_ : pid_, SIGKILL);
+}
+
+void Child::close_requests() {
+  shut(requests_);
 }
 
 // The group is killed before its leader is reaped: until then nobody else can have its number.

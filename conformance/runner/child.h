@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A child process in its own process group: requests go in by one pipe, replies come back by
-// another, and what it prints is caught by a third. It dies with its parent, whatever happens.
+// A child process, mostly in its own process group: requests go in by one pipe, replies come back
+// by another, and what it prints is caught by a third. It dies with its parent, whatever happens.
 #pragma once
 
 #include <sys/types.h>
@@ -15,17 +15,23 @@ namespace dropless::conformance {
 inline constexpr int request_descriptor = 3;  // in the child: read end
 inline constexpr int reply_descriptor = 4;    // in the child: write end
 
+// Whose group the child belongs to. In its parent's it ends when that group is killed.
+enum class ProcessGroup { own, of_parent };
+
 class Child {
  public:
   // Runs `program` with `arguments` (argv[0] included). Throws std::system_error.
-  Child(const std::string& program, const std::vector<std::string>& arguments);
-  ~Child();  // kills the whole group and waits
+  Child(const std::string& program, const std::vector<std::string>& arguments,
+        ProcessGroup group = ProcessGroup::own);
+  ~Child();  // kills the whole group, if it is its own, and waits
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
   [[nodiscard]] pid_t pid() const { return pid_; }
   [[nodiscard]] int replies() const { return replies_; }  // for poll; -1 once at its end
   [[nodiscard]] int output() const { return output_; }
+
+  [[nodiscard]] int requests() const { return requests_; }
 
   // False when the child no longer reads.
   [[nodiscard]] bool send(std::string_view line);
@@ -37,10 +43,13 @@ class Child {
   // Wait status when the child has ended, without waiting for it.
   std::optional<int> ended();
   void kill_group();
+  // No more requests will come: a child that understands this ends by itself.
+  void close_requests();
   // Kills, waits, returns the wait status.
   int finish();
 
  private:
+  ProcessGroup group_;
   pid_t pid_ = -1;
   int requests_ = -1, replies_ = -1, output_ = -1;
   std::string partial_;  // a reply line that is not complete yet

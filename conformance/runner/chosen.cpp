@@ -12,7 +12,9 @@
 #include <set>
 
 #include "conformance/cases/models.h"
+#include "conformance/cases/selection.h"
 #include "conformance/clauses/clauses.h"
+#include "conformance/ranks/rank_group.h"
 #include "conformance/runner/outcome.h"
 
 namespace dropless::conformance {
@@ -90,7 +92,7 @@ class Chooser {
     check_names(registry_, wishes_);
     for (const std::string& name : wishes_.ids) add_named(name);
     if (!wishes_.batch.empty()) add_batch();
-    if (wishes_.ids.empty() && wishes_.batch.empty()) cases_ = registry_.cases(wishes_.tier);
+    if (wishes_.ids.empty() && wishes_.batch.empty()) cases_ = tier_cases();
     keep("--stage", wishes_.stages,
          [&](const CaseId& id) { return contains(wishes_.stages, stage_of(id)); });
     keep("--model", wishes_.models,
@@ -105,12 +107,39 @@ class Chooser {
   void add_named(const std::string& text) {
     const Family* family = registry_.find(text);
     if (family == nullptr || family->parameters.empty()) {
-      add(registry_.resolve(text));
+      const CaseId id = registry_.resolve(text);
+      check_ranks(id);
+      add(id);
       return;
     }
+    check_collective(*family);
     for (const CaseId& id : tier_cases()) {
       if (id.family == family->name) add(id);
     }
+  }
+
+  void check_collective(const Family& family) const {
+    if (wishes_.ranks == 0 || is_collective(family)) return;
+    throw UsageError(fmt::format(
+        "{} has no cases over ranks; run it without --ranks and without a launcher", family.name));
+  }
+
+  void check_ranks(const CaseId& id) const {
+    if (wishes_.ranks == 0) return;
+    check_collective(*registry_.find(id.family));
+    const std::string& ranks = value_of(id.values, "ranks");
+    if (ranks == std::to_string(wishes_.ranks)) return;
+    throw UsageError(
+        fmt::format("case {} is for {} ranks and this run has {}; run it with --ranks "
+                    "{}, or without --ranks over threads",
+                    id.text(), ranks, wishes_.ranks, ranks));
+  }
+
+  // Whether the tier's case belongs to a run of so many ranks.
+  [[nodiscard]] bool fits(const CaseId& id) const {
+    if (wishes_.ranks == 0) return true;
+    return is_collective(*registry_.find(id.family)) &&
+           value_of(id.values, "ranks") == std::to_string(wishes_.ranks);
   }
 
   void add_batch() {
@@ -133,7 +162,15 @@ class Chooser {
   }
 
   const std::vector<CaseId>& tier_cases() {
-    if (of_tier_.empty()) of_tier_ = registry_.cases(wishes_.tier);
+    if (!of_tier_.empty()) return of_tier_;
+    of_tier_ = registry_.cases(wishes_.tier);
+    std::erase_if(of_tier_, [&](const CaseId& id) { return !fits(id); });
+    if (of_tier_.empty() && wishes_.ranks > 0) {
+      throw UsageError(
+          fmt::format("tier {} has no cases over {} ranks; choose another --ranks or a "
+                      "higher --tier",
+                      name(wishes_.tier), wishes_.ranks));
+    }
     return of_tier_;
   }
 
@@ -188,9 +225,12 @@ class Chooser {
 }  // namespace
 
 nlohmann::ordered_json to_json(const Wishes& wishes) {
-  return {{"ids", wishes.ids},         {"batch", wishes.batch},   {"filters", wishes.filters},
-          {"stages", wishes.stages},   {"models", wishes.models}, {"clauses", wishes.clauses},
-          {"tier", name(wishes.tier)}, {"shard", wishes.shard}};
+  nlohmann::ordered_json json{{"ids", wishes.ids},         {"batch", wishes.batch},
+                              {"filters", wishes.filters}, {"stages", wishes.stages},
+                              {"models", wishes.models},   {"clauses", wishes.clauses},
+                              {"tier", name(wishes.tier)}, {"shard", wishes.shard}};
+  if (wishes.ranks > 0) json["ranks"] = wishes.ranks;
+  return json;
 }
 
 Wishes wishes_from(const nlohmann::ordered_json& json) {
@@ -203,6 +243,7 @@ Wishes wishes_from(const nlohmann::ordered_json& json) {
   wishes.clauses = json.at("clauses").get<Strings>();
   wishes.tier = tier_from(json.at("tier").get<std::string>()).value();
   wishes.shard = json.at("shard");
+  wishes.ranks = json.value("ranks", 0);
   return wishes;
 }
 

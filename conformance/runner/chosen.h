@@ -18,6 +18,8 @@ struct Wishes {
   std::vector<std::string> stages, models, clauses;  // one of each has to match
   Tier tier = Tier::standard;
   std::string shard;  // "i/n": the i-th of n parts, 1 <= i <= n
+  // Not 0: collective cases of so many ranks and no others; naming another one is an error.
+  int ranks = 0;
 
   bool operator==(const Wishes&) const = default;
 };

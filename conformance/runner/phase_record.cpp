@@ -1,30 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// Places of ranks, and which of them the others wait for.
+// Places of ranks in words.
 #include "conformance/runner/phase_record.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
-#include <vector>
 
 namespace dropless::conformance {
-namespace {
 
 std::string rank_list(const std::vector<int>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
-}  // namespace
-
 std::string announcement_of_rank(int rank, int ranks, std::string_view operation) {
   return fmt::format("@{}/{} {}", rank, ranks, operation);
 }
 
+std::string departure_text(const Verdict& verdict) {
+  std::string text = fmt::format("!{} {}", name(verdict.status), verdict.reason);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
 std::string PhaseRecord::Place::text() const {
-  if (inside) return fmt::format("inside {}", operation);
-  if (operation.empty()) return "before the first operation";
-  return fmt::format("after {} had returned", operation);
+  if (left) {
+    return acceptable(*left) || reason.empty() ? fmt::format("done ({})", name(*left))
+                                               : fmt::format("gone ({})", reason);
+  }
+  if (inside) return fmt::format("inside {}", operation());
+  if (calls.empty()) return "before the first operation";
+  return fmt::format("after {} had returned", operation());
 }
 
 void PhaseRecord::hear(std::string_view announcement) {
@@ -34,32 +40,34 @@ void PhaseRecord::hear(std::string_view announcement) {
     const auto slash = std::from_chars(announcement.data() + 1, end, rank).ptr;
     int ranks = 0;
     const auto space = slash == end ? end : std::from_chars(slash + 1, end, ranks).ptr;
+    const auto now = std::chrono::steady_clock::now();
     if (places_.empty()) {
-      for (int other = 0; other < ranks; ++other) places_[other];
+      for (int other = 0; other < ranks; ++other) places_[other].since = now;
     }
     announcement.remove_prefix(
         std::min(announcement.size(), static_cast<std::size_t>(space - announcement.data()) + 1));
   }
   Place& place = places_[rank];
+  place.since = std::chrono::steady_clock::now();
+  if (announcement.starts_with('!')) {
+    const std::size_t space = std::min(announcement.find(' '), announcement.size());
+    place.left = status_from(announcement.substr(1, space - 1)).value_or(Status::internal_error);
+    place.reason = announcement.substr(std::min(space + 1, announcement.size()));
+    place.order = ++departures_;
+    return;
+  }
   place.inside = !announcement.empty();
-  if (!place.inside) return;
-  place.operation = announcement;
-  ++place.entered;
+  if (place.inside) place.calls.emplace_back(announcement);
 }
 
-std::int64_t PhaseRecord::fewest() const {
-  std::int64_t least = places_.begin()->second.entered;
-  for (const auto& [rank, place] : places_) least = std::min(least, place.entered);
-  return least;
+void PhaseRecord::note_busy(int rank, bool busy) {
+  if (const auto found = places_.find(rank); found != places_.end()) found->second.busy = busy;
 }
 
 std::string PhaseRecord::operation() const {
   if (places_.empty()) return "";
-  const std::int64_t least = fewest();
-  for (const auto& [rank, place] : places_) {
-    if (place.entered == least) return place.operation;
-  }
-  return "";
+  if (const Blame found = blame(); !found.ranks.empty()) return found.operation;
+  return places_.begin()->second.operation();
 }
 
 bool PhaseRecord::inside() const {
@@ -67,22 +75,53 @@ bool PhaseRecord::inside() const {
                      [](const auto& entry) { return entry.second.inside; });
 }
 
-std::string PhaseRecord::where() const {
-  if (places_.empty()) return Place{}.text();
-  if (places_.size() == 1) return places_.begin()->second.text();
-  std::map<std::string, std::vector<int>> by_place;
-  std::vector<int> behind;
-  const std::int64_t least = fewest();
+std::string PhaseRecord::in_words(std::optional<int> left_out, bool with_times) const {
+  struct Group {
+    std::vector<int> ranks;
+    double seconds = 0;  // of the one that has been there longest
+  };
+  std::map<std::string, Group> groups;
   for (const auto& [rank, place] : places_) {
-    by_place[place.text()].push_back(rank);
-    if (place.entered == least) behind.push_back(rank);
+    if (rank == left_out) continue;
+    Group& group = groups[place.text()];
+    group.ranks.push_back(rank);
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - place.since;
+    if (!place.left) group.seconds = std::max(group.seconds, time.count());
   }
   std::string text;
-  for (const auto& [place, ranks] : by_place) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", rank_list(ranks), place);
+  for (const auto& [place, group] : groups) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", rank_list(group.ranks), place);
+    if (with_times && group.seconds > 0) text += fmt::format(" since {:.1f} s", group.seconds);
   }
-  if (behind.size() < places_.size()) text += fmt::format("; behind: {}", rank_list(behind));
   return text;
+}
+
+std::string PhaseRecord::where(bool with_times) const {
+  if (places_.empty()) return Place{}.text();
+  if (places_.size() == 1) return places_.begin()->second.text();
+  std::string text = in_words(std::nullopt, with_times);
+  if (const Blame found = blame(); !found.ranks.empty()) text += "; " + found.why;
+  return text;
+}
+
+std::string PhaseRecord::places() const {
+  return places_.size() < 2 ? where() : in_words(std::nullopt, false);
+}
+
+std::string PhaseRecord::where_others_are(int rank) const {
+  return in_words(rank, true);
+}
+
+std::string PhaseRecord::where_is(int rank) const {
+  const auto found = places_.find(rank);
+  return found == places_.end() ? Place{}.text() : found->second.text();
+}
+
+std::optional<PhaseRecord::Departure> PhaseRecord::departure() const {
+  const auto* first = first_bad_departure();
+  if (first == nullptr) return std::nullopt;
+  return Departure{first->first, *first->second.left,
+                   fmt::format("{}: {}", rank_list({first->first}), first->second.reason)};
 }
 
 }  // namespace dropless::conformance

@@ -5,12 +5,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
+
+#include "conformance/runner/busy_threads.h"
 
 namespace dropless::conformance {
 namespace {
 
 constexpr std::size_t kept_output = 4096;    // bytes of what the implementation printed
 constexpr double least_loading_seconds = 5;  // a short --timeout is meant for cases
+// A conductor has a limit of its own, which names the rank that does not come.
+constexpr double loading_seconds_of_group = 60;
+// What a conductor may take to end its ranks in good order.
+constexpr auto farewell_of_group = std::chrono::seconds(12);
 
 Clock::time_point in_seconds(double seconds) {
   return Clock::now() +
@@ -32,11 +39,34 @@ void Slot::start() {
   if (!options_.worker.models.empty()) {
     arguments.insert(arguments.end(), {"--models", options_.worker.models});
   }
+  double loading_seconds = std::max(options_.timeout_seconds, least_loading_seconds);
+  if (options_.worker.ranks > 0) {
+    arguments.insert(arguments.end(), {"--ranks", std::to_string(options_.worker.ranks),
+                                       "--launcher", options_.worker.launcher, "--timeout",
+                                       std::to_string(options_.timeout_seconds)});
+    if (!options_.worker.hub.empty()) {
+      arguments.insert(arguments.end(), {"--hub", options_.worker.hub});
+    }
+    loading_seconds += loading_seconds_of_group;
+  }
   child_ = std::make_unique<Child>(options_.program, arguments);
-  deadline_ = in_seconds(std::max(options_.timeout_seconds, least_loading_seconds));
+  deadline_ = in_seconds(loading_seconds);
+}
+
+// Ranks may be anywhere: their conductor ends them when its requests end.
+void Slot::dismiss_group() {
+  if (!child_ || options_.worker.ranks == 0) return;
+  child_->close_requests();
+  const auto end = Clock::now() + farewell_of_group;
+  while (!child_->ended() && Clock::now() < end) {
+    (void)child_->take_replies();
+    (void)child_->take_output();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
 }
 
 void Slot::stop() {
+  dismiss_group();
   child_.reset();
   loaded_ = false;
   ticket_.reset();
@@ -118,18 +148,27 @@ Slot::Event Slot::mourn() {
   complaint_ = left_by_itself
                    ? fmt::format("ended the process with {} while it was being loaded", end)
                    : fmt::format("crashed ({}) while it was being loaded", end);
-  give_up(Status::crash,
-          left_by_itself
-              ? fmt::format("the implementation ended the process with {} {}", end, phases_.where())
-              : fmt::format("{} {}", end, phases_.where()));
+  // Threads die together: nobody knows which of them began.
+  give_up(Status::crash, left_by_itself
+                             ? fmt::format("the implementation ended the process with {} {}", end,
+                                           phases_.places())
+                             : fmt::format("{} {}", end, phases_.places()));
   return Event::lost;
 }
 
 Slot::Event Slot::overdue() {
+  note_busy_threads(child_->pid(), phases_);
+  dismiss_group();
   child_->finish();
   const double limit = std::chrono::duration<double>(deadline_ - started_).count();
   complaint_ = "did not finish loading in time";
-  give_up(Status::timeout, fmt::format("no answer within {:.3g} s, {}", limit, phases_.where()));
+  // Where a rank has left the case the others wait in vain: it is the cause, not the time.
+  if (const auto first = phases_.departure(); first && busy()) {
+    give_up(first->status,
+            fmt::format("{}; {}", first->reason, phases_.where_others_are(first->rank)));
+  } else {
+    give_up(Status::timeout, fmt::format("no answer within {:.3g} s, {}", limit, phases_.where()));
+  }
   return Event::lost;
 }
 

@@ -24,6 +24,9 @@ class Slot {
   enum class Event { nothing, loaded, refused, verdict_arrived, lost };
 
   explicit Slot(const SupervisorOptions& options) : options_(options) {}
+  ~Slot() { dismiss_group(); }
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
 
   // A fresh worker; throws std::system_error. It is `loaded` after its first reply.
   void start();
@@ -57,6 +60,7 @@ class Slot {
   Event hear(const std::string& line);
   Event mourn();
   Event overdue();
+  void dismiss_group();
 
   const SupervisorOptions& options_;
   std::unique_ptr<Child> child_;

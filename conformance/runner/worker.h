@@ -16,6 +16,12 @@ struct WorkerOptions {
   std::string implementation;
   std::string models;  // file that replaces the built-in models; empty: built-in
   int threads = 1;     // dropless_call::threads
+  // Where `ranks` is not 0 the worker is a conductor of that many rank processes, see
+  // ranks/conductor.h; `serve` itself takes no notice of the rest.
+  int ranks = 0;
+  std::string launcher = {};  // processes, mpi or agents
+  std::string hub = {};       // agents: "port key" of the hub of this run
+  double timeout_seconds = 60;
 };
 
 // Serves until the requests end. Returns the exit code; the caller leaves with _exit, so that

@@ -20,7 +20,7 @@
 namespace dropless::runner_tests {
 namespace {
 
-constexpr unsigned patience_seconds = 60;  // then the tool is killed: a hang is a failed test
+constexpr unsigned patience_seconds = 110;  // then the tool is killed: a hang is a failed test
 
 }  // namespace
 
@@ -55,10 +55,12 @@ pid_t Tool::start(const std::vector<std::string>& arguments) {
   for (const auto& [variable, value] : environment_) setenv(variable.c_str(), value.c_str(), 1);
   dup2(open(".stdout", O_CREAT | O_TRUNC | O_WRONLY, 0600), STDOUT_FILENO);
   dup2(open(".stderr", O_CREAT | O_TRUNC | O_WRONLY, 0600), STDERR_FILENO);
-  std::vector<char*> argv{const_cast<char*>(DROPLESS_TOOL)};
+  std::vector<char*> argv;
+  for (const std::string& word : before_) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(const_cast<char*>(DROPLESS_TOOL));
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  execv(argv[0], argv.data());
+  execvp(argv[0], argv.data());
   _exit(126);
 }
 

@@ -33,6 +33,8 @@ class Tool {
   Tool& operator=(const Tool&) = delete;
 
   void set(const std::string& variable, const std::string& value);  // environment
+  // Starts the tool by another program: words before its own arguments, "mpirun -np 4".
+  void start_by(std::vector<std::string> words) { before_ = std::move(words); }
   Ran run(const std::vector<std::string>& arguments);
   // Starts without waiting; `finish` waits for it.
   pid_t start(const std::vector<std::string>& arguments);
@@ -43,6 +45,7 @@ class Tool {
  private:
   std::string folder_;
   std::map<std::string, std::string> environment_;
+  std::vector<std::string> before_;
 };
 
 // A library of tests/plugins.
