@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows back to their tokens: combine, and the backward of dispatch (EXCHANGE-6, 7). A rank returns
 // one row for every token that it got: the caller's own (flat), or the sum of the token's rows in k
-// order (expert-major). The token's rank adds them up in ascending rank order, so that every
-// transport gives the same bits.
+// order (expert-major). Where memory is shared, the token's rank makes that sum itself, out of the
+// rows where they lie. It adds the ranks in ascending order: every transport gives the same bits.
 #include "optimized/cpu/exchange/operations.h"
 #include "optimized/cpu/exchange/rows.h"
 #include "optimized/cpu/values.h"
@@ -36,11 +36,19 @@ struct Returning {
   Tensor d_row_weights, d_weights;  // dispatch_backward
   int threads;
 
+  // Whether the rows of a token are added up before they travel.
+  [[nodiscard]] bool sums_first() const {
+    return handle.group.choices.expert_major && !handle.shares_memory();
+  }
+  [[nodiscard]] bool pairs_travel() const {
+    return handle.group.choices.expert_major && handle.shares_memory();
+  }
+  [[nodiscard]] bool rounds_per_rank() const {
+    return handle.group.choices.rounding == DROPLESS_COMBINE_ROUNDS_PER_RANK;
+  }
   // Type of the rows that travel: sums are rounded on the way only where that is declared.
   [[nodiscard]] dropless_dtype wire() const {
-    const Choices& c = handle.group.choices;
-    const bool rounded = !c.expert_major || c.rounding == DROPLESS_COMBINE_ROUNDS_PER_RANK;
-    return rounded ? rows.dtype : DROPLESS_FP32;
+    return sums_first() && !rounds_per_rank() ? DROPLESS_FP32 : rows.dtype;
   }
   [[nodiscard]] Index wire_bytes() const { return y.shape[1] * (wire() == DROPLESS_FP32 ? 4 : 2); }
 };
@@ -73,6 +81,15 @@ Section sum_pairs(const Returning& r, Index source, Bytes& memory) {
   return {to, link.size(), bytes, bytes};
 }
 
+// Weights of a link's pairs, in the order of the pairs.
+Section gather_weights(const Returning& r, Index source, Bytes& memory) {
+  const LinkRows& rows = r.handle.plan.rows[at(source)];
+  const Index pairs = static_cast<Index>(rows.pair.size());
+  float* to = memory.reserve_as<float>(pairs);
+  for (Index p = 0; p < pairs; ++p) to[p] = r.weights.as<float>(rows.pair[at(p)]);
+  return {reinterpret_cast<const std::byte*>(to), pairs, 4, 4};
+}
+
 // Gradients of the weights of a link's pairs, in the order of the pairs.
 Section gather_weight_gradients(const Returning& r, Index source, Bytes& memory) {
   const Link& link = r.handle.plan.received[at(source)];
@@ -89,14 +106,32 @@ Section gather_weight_gradients(const Returning& r, Index source, Bytes& memory)
   return {reinterpret_cast<const std::byte*>(to), pairs, 4, 4};
 }
 
+// Columns of what a rank returned for one token: one row, or the sum of its pairs.
+DROPLESS_INLINE void add_returned(const Returning& r, const HomeEntry& entry,
+                                  const Round::Sections& from, Index column, Index n, float* sums) {
+  const dropless_dtype wire = r.wire();
+  const Index offset = column * (wire == DROPLESS_FP32 ? 4 : 2);
+  if (!r.pairs_travel()) {
+    add(from[0].row(entry.row) + offset, wire, 1, n, nullptr, sums);
+    return;
+  }
+  const Link& link = r.handle.plan.sent[at(entry.rank)];
+  const auto* weights = reinterpret_cast<const float*>(from[1].data);
+  float of_rank[piece];
+  for (Index c = 0; c < n; ++c) of_rank[c] = 0;
+  for (Index p = link.pairs_begin(entry.row); p < link.pairs_end(entry.row); ++p) {
+    add(from[0].row(p) + offset, wire, 1, n, r.weights ? weights + p : nullptr, of_rank);
+  }
+  if (r.rounds_per_rank()) round_to(r.rows.dtype, n, of_rank);
+  for (Index c = 0; c < n; ++c) sums[c] += of_rank[c];
+}
+
 // y[t] = sum over the ranks that had the token, in ascending order; one more rounding per node
 // where that is declared.
 void sum_home(const Returning& r, const std::vector<Round::Sections>& sections) {
   const Plan& plan = r.handle.plan;
   const Group& g = r.handle.group;
   const Index hidden = r.y.shape[1];
-  const dropless_dtype wire = r.wire();
-  const Index element = wire == DROPLESS_FP32 ? 4 : 2;
   const bool per_node = g.choices.rounding == DROPLESS_COMBINE_ROUNDS_PER_NODE;
   parallel_ranges(r.threads, plan.tokens, rows_per_task(hidden * 8), [&](Index begin, Index end) {
     with_simd([&]() DROPLESS_INLINE_LAMBDA {
@@ -109,16 +144,14 @@ void sum_home(const Returning& r, const std::vector<Round::Sections>& sections) 
           for (Index c = 0; c < n; ++c) sums[c] = 0;
           for (const HomeEntry* entry = first; entry != last;) {
             if (!per_node) {
-              const Section& from = sections[at(entry->rank)][0];
-              add(from.row(entry->row) + column * element, wire, 1, n, nullptr, sums);
+              add_returned(r, *entry, sections[at(entry->rank)], column, n, sums);
               ++entry;
               continue;
             }
             const std::int32_t node = g.node_of_rank[at(entry->rank)];
             for (Index c = 0; c < n; ++c) of_node[c] = 0;
             for (; entry != last && g.node_of_rank[at(entry->rank)] == node; ++entry) {
-              const Section& from = sections[at(entry->rank)][0];
-              add(from.row(entry->row) + column * element, wire, 1, n, nullptr, of_node);
+              add_returned(r, *entry, sections[at(entry->rank)], column, n, of_node);
             }
             round_to(r.rows.dtype, n, of_node);
             for (Index c = 0; c < n; ++c) sums[c] += of_node[c];
@@ -147,30 +180,41 @@ void scatter_weight_gradients(const Returning& r, const std::vector<Round::Secti
   }
 }
 
+Round::Sections returned_to(const Returning& r, const RowSource& rows, Index source) {
+  Handle& handle = r.handle;
+  const LinkRows& own = handle.plan.rows[at(source)];
+  Round::Sections sections = {};
+  if (r.sums_first()) {
+    sections[0] = sum_pairs(r, source, handle.scratch_of(source, 3));
+  } else if (r.pairs_travel()) {
+    sections[0] = rows.chosen(own.pair);
+    if (r.weights) sections[1] = gather_weights(r, source, handle.scratch_of(source, 2));
+  } else {
+    sections[0] = rows.range(own.first, handle.plan.received[at(source)].size());
+  }
+  if (r.d_row_weights) {
+    sections[2] = gather_weight_gradients(r, source, handle.scratch_of(source, 0));
+  }
+  return sections;
+}
+
 void return_rows(const Returning& r, Phase phase) {
   Handle& handle = r.handle;
   const Plan& plan = handle.plan;
   const Index ranks = handle.ranks(), own = handle.group.rank;
-  const RowSource flat_rows(r.rows, handle.scratch_of(own, 1));
+  const RowSource rows(r.rows, handle.scratch_of(own, 1));
   Round(handle, phase).run([&](Round& round) {
     for (Index step = 0; step < ranks; ++step) {
       const Index s = (own + step) % ranks;
-      const Link& link = plan.received[at(s)];
-      if (link.empty()) continue;
-      Round::Sections sections = {};
-      sections[0] = handle.group.choices.expert_major
-                        ? sum_pairs(r, s, handle.scratch_of(s, 3))
-                        : flat_rows.range(plan.rows[at(s)].first, link.size());
-      if (r.d_row_weights) {
-        sections[2] = gather_weight_gradients(r, s, handle.scratch_of(s, 0));
-      }
-      round.offer(s, sections);
+      if (!plan.received[at(s)].empty()) round.offer(s, returned_to(r, rows, s));
     }
     for (Index d = 0; d < ranks; ++d) {
       const Link& link = plan.sent[at(d)];
       if (link.empty()) continue;
-      const Index pairs = r.d_row_weights ? static_cast<Index>(link.pairs.size()) : 0;
-      round.await(d, {sized(link.size(), r.wire_bytes()), {}, sized(pairs, 4)});
+      const Index pairs = static_cast<Index>(link.pairs.size());
+      round.await(d, {sized(r.pairs_travel() ? pairs : link.size(), r.wire_bytes()),
+                      sized(r.pairs_travel() && r.weights ? pairs : 0, 4),
+                      sized(r.d_row_weights ? pairs : 0, 4)});
     }
     std::vector<Round::Sections> sections(at(ranks));
     for (Index d = 0; d < ranks; ++d) {

@@ -31,6 +31,10 @@ const char* Handle::transport_name() const {
   return transport_ ? transport_->name() : "self";
 }
 
+bool Handle::shares_memory() const {
+  return !transport_ || transport_->shares_memory();
+}
+
 int Handle::threads(int asked) const {
   // Ranks that are threads already fill the processors; the pool would run them one by one.
   const int share = std::max(1, thread_count(0) / std::max(1, ranks_here_));

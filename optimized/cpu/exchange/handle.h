@@ -55,6 +55,7 @@ class Handle {
     return scratch[at(which * group.ranks + rank)];
   }
   [[nodiscard]] const char* transport_name() const;
+  [[nodiscard]] bool shares_memory() const;  // one rank does, with itself
   // Host threads for a call: what is asked for, or this rank's share of the processors.
   [[nodiscard]] int threads(int asked) const;
   // Throws when an earlier call has failed: the group has to be made anew (EXCHANGE-14).

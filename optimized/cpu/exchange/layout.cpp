@@ -95,7 +95,7 @@ void make_rows(const Group& g, const RowZones& zones, const std::vector<Link>& r
     }
     rows[r].pair.resize(link.pairs.size());
     for (std::size_t p = 0; p < link.pairs.size(); ++p) {
-      rows[r].pair[p] = next[at(link.pairs[p].slot)]++;
+      rows[r].pair[p] = static_cast<std::int32_t>(next[at(link.pairs[p].slot)]++);
     }
   }
 }

@@ -28,7 +28,7 @@ void drop(const Group& group, const std::vector<Counts>& counts, const RowZones&
 // The rows of a received link, after the drop.
 struct LinkRows {
   Index first = 0;                   // flat: row of the link's first token, the others follow
-  std::vector<Index> pair;           // expert-major: row of each pair
+  std::vector<std::int32_t> pair;    // expert-major: row of each pair
   std::vector<std::int32_t> column;  // flat: place of each pair in the K ids of its row
 };
 

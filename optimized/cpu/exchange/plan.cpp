@@ -4,6 +4,7 @@
 // 11). The counts of all ranks come with every plan, so a rank knows of an overflow anywhere also
 // on a step without a check: that step is not reported, but nothing moves in it.
 #include <cstring>
+#include <limits>
 
 #include "optimized/cpu/exchange/handle.h"
 #include "optimized/cpu/exchange/operations.h"
@@ -204,6 +205,9 @@ void plan(Call& call, dropless_exchange_plan_args& args) {
 
   Index demand = 0;
   for (Index r = 0; r < g.ranks; ++r) demand = std::max(demand, rows_needed(g, p.counts, r));
+  if (demand > std::numeric_limits<std::int32_t>::max()) {
+    throw Refusal{DROPLESS_NOT_SUPPORTED, "exchange_plan: more than 2^31 - 1 rows on a rank"};
+  }
   const int policy = g.choices.overflow;
   const bool over = policy != DROPLESS_OVERFLOW_RETRY && demand > g.capacity;
   if (over && policy == DROPLESS_OVERFLOW_TRAP) __builtin_trap();  // EXCHANGE-10: ends the process

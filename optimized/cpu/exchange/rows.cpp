@@ -41,6 +41,13 @@ Section RowSource::chosen(const std::vector<LinkToken>& tokens) const {
   return section;
 }
 
+Section RowSource::chosen(const std::vector<std::int32_t>& rows) const {
+  if (rows.empty()) return {};
+  Section section{data_, static_cast<Index>(rows.size()), row_bytes_, stride_};
+  section.index = rows.data();
+  return section;
+}
+
 Section RowSource::range(Index first, Index rows) const {
   if (rows == 0) return {};
   return {data_ + first * stride_, rows, row_bytes_, stride_};

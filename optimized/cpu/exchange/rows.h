@@ -11,8 +11,9 @@ namespace dropless::cpu::exchange {
 class RowSource {
  public:
   RowSource(const Tensor& tensor, Bytes& dense);
-  // Chosen rows (`index`: every second integer from there), or `rows` rows from `first` on.
+  // The rows of these tokens, these rows, or `rows` rows from `first` on.
   [[nodiscard]] Section chosen(const std::vector<LinkToken>& tokens) const;
+  [[nodiscard]] Section chosen(const std::vector<std::int32_t>& rows) const;
   [[nodiscard]] Section range(Index first, Index rows) const;
 
  private:

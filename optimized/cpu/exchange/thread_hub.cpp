@@ -23,6 +23,7 @@ class ThreadTransport final : public Transport {
   ~ThreadTransport() override { close(Clock::now()); }
 
   const char* name() const override { return "threads"; }
+  bool shares_memory() const override { return true; }
 
   void offer(int destination, const Parcel& parcel) override {
     const Lock lock(hub_->mutex);
@@ -87,7 +88,7 @@ class ThreadTransport final : public Transport {
         outstanding_.clear();
         Expected late = expected;
         late.tag.source = each.destination;
-        timed_out(late);
+        not_taken(late);
       }
     }
     outstanding_.clear();

@@ -46,6 +46,13 @@ void timed_out(const Expected& expected) {
   throw Refusal{DROPLESS_TIMEOUT, missing(expected) + " within " + seconds_text(expected.seconds)};
 }
 
+void not_taken(const Expected& expected) {
+  throw Refusal{DROPLESS_TIMEOUT, std::string(operation_name(expected.tag.phase)) + ": rank " +
+                                      std::to_string(expected.tag.source) +
+                                      " has not taken the rows of earlier " + "calls within " +
+                                      seconds_text(expected.seconds)};
+}
+
 void peer_lost(const Expected& expected, const std::string& why) {
   throw Refusal{DROPLESS_PEER_LOST, missing(expected) + ": " + why};
 }

@@ -72,6 +72,9 @@ class Transport {
   virtual ~Transport() = default;
 
   [[nodiscard]] virtual const char* name() const = 0;
+  // True when an opened parcel reads from the sender's memory: then nothing is gained by making
+  // what is sent smaller first.
+  [[nodiscard]] virtual bool shares_memory() const { return false; }
   virtual void offer(int destination, const Parcel& parcel) = 0;
   // The sizes of the parcel (not yet its rows). Throws Refusal: TIMEOUT, PEER_LOST, or
   // INVALID_ARGUMENT when the source is in another call.
@@ -87,6 +90,8 @@ class Transport {
 
 // Refusals of await, in the same words for every transport.
 [[noreturn]] void timed_out(const Expected& expected);
+// The rank has not even taken what earlier calls sent it.
+[[noreturn]] void not_taken(const Expected& expected);
 [[noreturn]] void peer_lost(const Expected& expected, const std::string& why);
 void check_tag(const Expected& expected, const Tag& arrived);
 // What another rank said when it gave up.
