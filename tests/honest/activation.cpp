@@ -27,10 +27,10 @@ Point swiglu(float g, float u, bool quotient) {
 
 Point clamped(float g, float u, const dropless_activation_settings& settings) {
   const auto limit = static_cast<float>(settings.limit), alpha = static_cast<float>(settings.alpha);
-  const float q = std::min(g, limit), s = sigmoid(alpha * q);
+  // alpha * q may overflow, and infinity times a sigmoid of zero is NaN (ACTIVATION-3).
+  const float q = std::min(g, limit), z = std::max(alpha * q, -1e4f), s = sigmoid(z);
   const float v = std::clamp(u, -limit, limit) + static_cast<float>(settings.offset);
-  return {q * s * v, g > limit ? 0 : s * (1 + alpha * q * (1 - s)) * v,
-          std::abs(u) > limit ? 0 : q * s};
+  return {q * s * v, g > limit ? 0 : s * (1 + z * (1 - s)) * v, std::abs(u) > limit ? 0 : q * s};
 }
 
 Point geglu(float g, float u) {

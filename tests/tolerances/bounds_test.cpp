@@ -254,5 +254,34 @@ TEST(Bounds, SelectionOfAnUnbiasedSoftmaxDoesNotPayForTheSum) {
   EXPECT_EQ(selection_distance(after, {}, 0.1, 3, 1, false), 0);
 }
 
+TEST(Bounds, HeldInputsOfTheActivationHaveNoSlope) {
+  dropless_activation_settings clamped{};
+  clamped.kind = DROPLESS_SWIGLU_CLAMPED;
+  clamped.limit = 7, clamped.alpha = 1.702, clamped.offset = 1;
+  EXPECT_EQ(activation_backward({}, clamped, 8, 1, 1, 1).d_gate, 0);
+  EXPECT_GT(activation_backward({}, clamped, 8, 1, 1, 1).d_up, 0);
+  EXPECT_EQ(activation_backward({}, clamped, 1, -8, 1, 1).d_up, 0);
+  dropless_activation_settings relu2{};
+  relu2.kind = DROPLESS_RELU2;
+  EXPECT_EQ(activation_forward({}, relu2, -1, 0, 1), 0);
+}
+
+TEST(Bounds, GroupDistanceCoversTheSumOfItsMembers) {
+  dropless_route_settings settings{};
+  settings.group_score = DROPLESS_GROUP_SCORE_TOP_SUM;
+  const std::vector<double> distances = {1e-6, 2e-6}, selections = {1, -3};
+  EXPECT_NEAR(group_distance(settings, distances, selections), 3e-6 + 4 * 0x1p-24, 1e-15);
+  settings.group_score = DROPLESS_GROUP_SCORE_MAX;
+  EXPECT_EQ(group_distance(settings, distances, selections), 2e-6);
+  EXPECT_EQ(group_distance(settings, {}, {}), 0);
+}
+
+TEST(Bounds, AdamwIsInUlps) {
+  EXPECT_EQ(adamw_weight(1.5, 0x1p-10), 0x1p-23 + 4 * 0x1p-33);
+  EXPECT_EQ(adamw_weight(1.5, 0x1p-10, 0x1p-8), 0x1p-23 + 4 * 0x1p-31);
+  EXPECT_EQ(adamw_moment(-1), 2 * 0x1p-23);
+  EXPECT_EQ(adamw_moment(0, 4), 2 * 0x1p-21);
+}
+
 }  // namespace
 }  // namespace dropless::tolerances

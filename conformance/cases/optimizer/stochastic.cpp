@@ -5,14 +5,10 @@
 #include <cmath>
 
 #include "conformance/cases/optimizer/setup.h"
-#include "tolerances/float_format.h"
-#include "tolerances/interval.h"
+#include "conformance/judge/rounding_statistics.h"
 
 namespace dropless::conformance {
 namespace {
-
-// Chance that a right implementation fails one of the three tests: 1.2e-7.
-constexpr double z_limit = 5.5;
 
 AdamwData stochastic_data(CaseRun& run) {
   Random random = run.random("data");
@@ -26,25 +22,13 @@ AdamwData stochastic_data(CaseRun& run) {
   return data;
 }
 
-struct Neighbours {
-  double low, high;
-};
-
-// The bf16 values around x; both x where bf16 holds it.
-Neighbours around(double x) {
-  const double nearest = tolerances::round_to(DROPLESS_BF16, x);
-  if (nearest == x) return {x, x};
-  const double gap = tolerances::ulp(DROPLESS_BF16, x);
-  return nearest < x ? Neighbours{nearest, nearest + gap} : Neighbours{nearest - gap, nearest};
-}
-
 void judge_neighbours(CaseRun& run, const AdamwData& data, const std::vector<double>& got) {
   const ExpectedAdamw expected = expected_adamw(data);
   for (std::size_t i = 0; i < got.size(); ++i) {
     const bool still = data.gradient[i] == 0;
     const double error = still ? 0 : expected.weight_error[i];
-    const double low = around(expected.weight[i] - error).low;
-    const double high = around(expected.weight[i] + error).high;
+    const double low = bf16_neighbours(expected.weight[i] - error).low;
+    const double high = bf16_neighbours(expected.weight[i] + error).high;
     const bool inside = got[i] >= low && got[i] <= high;
     run.judge().holds("OPTIMIZER-1g", "weight", inside,
                       inside ? "" : fmt::format("{} or {}", low, high),
@@ -52,37 +36,15 @@ void judge_neighbours(CaseRun& run, const AdamwData& data, const std::vector<dou
   }
 }
 
-// Rounding errors in units of the gap: their mean, their relation to the fraction (nearest rounding
-// and one random number for all elements show there), and that of neighbours.
 void judge_statistics(CaseRun& run, const AdamwData& data, const std::vector<double>& got) {
-  const ExpectedAdamw expected = expected_adamw(data);
-  double mean = 0, with_fraction = 0, with_previous = 0;
-  double mean_variance = 0, fraction_variance = 0, previous_variance = 0;
-  double previous = 0, previous_v = 0;
-  Index inexact = 0;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    if (data.gradient[i] == 0) continue;
-    const auto [low, high] = around(expected.weight[i]);
-    if (low == high) continue;
-    const double fraction = (expected.weight[i] - low) / (high - low);
-    const double v = fraction * (1 - fraction);
-    const double error = (got[i] - expected.weight[i]) / (high - low);
-    const double centred = fraction - 0.5;
-    mean += error, mean_variance += v;
-    with_fraction += error * centred, fraction_variance += v * centred * centred;
-    with_previous += error * previous, previous_variance += v * previous_v;
-    previous = error, previous_v = v;
-    ++inexact;
+  std::vector<bool> moves;
+  for (const double gradient : data.gradient) moves.push_back(gradient != 0);
+  const RoundingTests found = rounding_tests(expected_adamw(data).weight, got, moves);
+  run.judge().require(found.inexact >= 1000, "at least 1000 weights between two bf16 values");
+  for (const RoundingTest& test : found.tests) {
+    run.judge().holds("OPTIMIZER-1h", test.what, std::abs(test.z) < rounding_z_limit,
+                      fmt::format("|z| < {}", rounding_z_limit), fmt::format("z = {:.2f}", test.z));
   }
-  run.judge().require(inexact >= 1000, "at least 1000 weights between two bf16 values");
-  const auto z_test = [&](const char* what, double sum, double variance) {
-    const double z = sum / std::sqrt(variance);
-    run.judge().holds("OPTIMIZER-1h", what, std::abs(z) < z_limit, fmt::format("|z| < {}", z_limit),
-                      fmt::format("z = {:.2f}", z));
-  };
-  z_test("mean rounding error", mean, mean_variance);
-  z_test("rounding error against the fraction", with_fraction, fraction_variance);
-  z_test("rounding errors of neighbours", with_previous, previous_variance);
 }
 
 void run_stochastic(CaseRun& run) {

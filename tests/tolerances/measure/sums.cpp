@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gates of the short sums: unpermute, dot products, combine over ranks.
-#include <gtest/gtest.h>
-
+// The bounds of the short sums: unpermute, dot products, combine over ranks.
 #include <cmath>
 #include <random>
 
 #include "tests/accumulators/accumulators.h"
-#include "tests/tolerances/gate.h"
-#include "tests/tolerances/gemm_data.h"
+#include "tests/tolerances/measure/gate.h"
+#include "tests/tolerances/measure/gemm_data.h"
+#include "tests/tolerances/measure/proof.h"
 #include "tolerances/bounds.h"
 #include "tolerances/interval.h"
 
@@ -65,14 +64,6 @@ Gate sum_gate(double factor) {
   return gate;
 }
 
-TEST(SumGate, Sum) {
-  const Gate gate = sum_gate(1);
-  EXPECT_TRUE(gate.passed()) << gate.complaints();
-  gate.print();
-  EXPECT_FALSE(sum_gate(0.5).passed());
-  EXPECT_FALSE(sum_gate(64).passed());
-}
-
 Gate combine_gate(int rounding, double factor) {
   Gate gate(rounding == DROPLESS_COMBINE_ROUNDS_ONCE ? "combine, one rounding"
                                                      : "combine, rounds per rank",
@@ -107,15 +98,17 @@ Gate combine_gate(int rounding, double factor) {
   return gate;
 }
 
-TEST(SumGate, Combine) {
-  for (const int rounding : {DROPLESS_COMBINE_ROUNDS_ONCE, DROPLESS_COMBINE_ROUNDS_PER_RANK}) {
-    const Gate gate = combine_gate(rounding, 1);
-    EXPECT_TRUE(gate.passed()) << gate.complaints();
-    gate.print();
-  }
-  EXPECT_FALSE(combine_gate(DROPLESS_COMBINE_ROUNDS_PER_RANK, 0.5).passed());
-  EXPECT_FALSE(combine_gate(DROPLESS_COMBINE_ROUNDS_PER_RANK, 8).passed());
+}  // namespace
+
+void add_sums(std::vector<Proof>& proofs) {
+  proofs.push_back(
+      {"sum (unpermute, dot)", "Short sums, combine", "one of 2048 dropped", sum_gate, 0.5, 64});
+  proofs.push_back({"combine, one rounding", "Short sums, combine", "4 ranks round",
+                    [](double f) { return combine_gate(DROPLESS_COMBINE_ROUNDS_ONCE, f); }, 0.125,
+                    8192});
+  proofs.push_back({"combine, rounds per rank", "Short sums, combine", "bf16 accumulator",
+                    [](double f) { return combine_gate(DROPLESS_COMBINE_ROUNDS_PER_RANK, f); }, 0.5,
+                    8});
 }
 
-}  // namespace
 }  // namespace dropless::tolerances

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gate of one bound: legal computations must pass it, every fault of its size class must fail
-// it. It counts in units of the bound and prints one line:
-//
-//     bound                honest max   smallest fault
-//     gemm bf16 25-bit     0.56         3.9   split-K with bf16 partials
+// it. Both are counted in units of the bound.
 //
 // A bound that is too tight by more than 1 / honest, or too loose by more than the smallest fault,
 // turns the gate red; `factor` makes the bound wrong on purpose, to prove that.
@@ -28,9 +25,14 @@ class Gate {
   // All legal ones inside, all faults seen, and at least one of each.
   [[nodiscard]] bool passed() const;
   [[nodiscard]] double honest() const { return honest_; }  // largest |got - exact| / E
+  [[nodiscard]] const std::string& honest_name() const { return honest_name_; }
   [[nodiscard]] double smallest_fault() const;
+  [[nodiscard]] std::string smallest_fault_name() const;
+  [[nodiscard]] bool sees(const std::string& fault) const;
+  // Results that were judged, legal and faulty ones.
+  [[nodiscard]] long elements() const { return legal_results_ + faulty_results_; }
+  [[nodiscard]] const std::string& bound() const { return bound_; }
   [[nodiscard]] std::string complaints() const;  // why it did not pass
-  void print() const;
 
  private:
   struct Fault {
@@ -39,7 +41,7 @@ class Gate {
   };
   std::string bound_;
   double factor_;
-  long legal_results_ = 0;
+  long legal_results_ = 0, faulty_results_ = 0;
   double honest_ = 0;
   std::string honest_name_, first_rejected_;
   std::map<std::string, Fault> faults_;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gates of the routing bounds: scores, weights, selection distance, subtract, gradient.
+// The bounds of routing: scores, weights, selection distance, subtract, gradient.
 #include <dropless/formats.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <random>
 
-#include "tests/tolerances/gate.h"
-#include "tests/tolerances/routing_models.h"
+#include "tests/tolerances/measure/gate.h"
+#include "tests/tolerances/measure/proof.h"
+#include "tests/tolerances/measure/routing_models.h"
 #include "tolerances/bounds.h"
 #include "tolerances/interval.h"
 
@@ -122,18 +122,8 @@ Gate weight_gate(const Setting& setting, double factor) {
   return gate;
 }
 
-TEST(RoutingGate, Weights) {
-  for (const Setting& setting : settings_list) {
-    const Gate gate = weight_gate(setting, 1);
-    EXPECT_TRUE(gate.passed()) << setting.name << ": " << gate.complaints();
-    gate.print();
-    EXPECT_FALSE(weight_gate(setting, 1.0 / 32).passed()) << setting.name;
-    EXPECT_FALSE(weight_gate(setting, 16384).passed()) << setting.name;
-  }
-}
-
-TEST(RoutingGate, Subtract) {
-  Gate gate("weight, subtract");
+Gate subtract_gate(double factor) {
+  Gate gate("weight, subtract", factor);
   std::mt19937_64 random(12);
   for (const int function : {DROPLESS_SCORE_SIGMOID, DROPLESS_SCORE_SQRT_SOFTPLUS}) {
     for (const int renormalize : {0, 1}) {
@@ -160,13 +150,11 @@ TEST(RoutingGate, Subtract) {
       }
     }
   }
-  EXPECT_TRUE(gate.passed()) << gate.complaints();
-  EXPECT_GT(gate.honest(), 0.3);  // half an ulp of the sum is reached
-  gate.print();
+  return gate;
 }
 
-TEST(RoutingGate, SelectionDistance) {
-  Gate gate("selection distance");
+Gate selection_gate(double factor) {
+  Gate gate("selection distance", factor);
   std::mt19937_64 random(13);
   for (const Setting& setting : settings_list) {
     if (setting.softmax_order == DROPLESS_SOFTMAX_AFTER_TOP_K) continue;
@@ -198,9 +186,7 @@ TEST(RoutingGate, SelectionDistance) {
       }
     }
   }
-  EXPECT_TRUE(gate.passed()) << gate.complaints();
-  EXPECT_GT(gate.honest(), 0.3);
-  gate.print();
+  return gate;
 }
 
 Gate gradient_gate(const Setting& setting, double factor) {
@@ -244,25 +230,95 @@ Gate gradient_gate(const Setting& setting, double factor) {
   return gate;
 }
 
-TEST(RoutingGate, Gradient) {
-  for (const Setting& setting : settings_list) {
-    const Gate gate = gradient_gate(setting, 1);
-    EXPECT_TRUE(gate.passed()) << setting.name << ": " << gate.complaints();
-    gate.print();
-    EXPECT_FALSE(gradient_gate(setting, 1.0 / 256).passed()) << setting.name;
-    EXPECT_FALSE(gradient_gate(setting, 16384).passed()) << setting.name;
+// Group scores: sums of the best members, in fp32.
+Gate group_gate(double factor) {
+  Gate gate("group distance", factor);
+  std::mt19937_64 random(15);
+  auto settings = route_settings(settings_list[3], 64, 8);
+  settings.group_score = DROPLESS_GROUP_SCORE_TOP_SUM;
+  for (int i = 0; i < 300; ++i) {
+    const Token token = make_token(64, 8, 2, i % 2 == 1, random);
+    const Weights exact = models::exact_weights(settings, token);
+    const Weights got = models::fp32_weights(settings, {}, token, models::accurate());
+    const Weights bad = models::fp32_weights(settings, {}, token, models::bf16_scores());
+    for (const std::size_t width : {std::size_t{2}, std::size_t{4}}) {
+      std::vector<double> distances, selections;
+      double y = 0, one_less = 0;
+      float fp32 = 0, of_bf16 = 0;
+      for (std::size_t e = 0; e < width; ++e) {
+        const double b = token.bias.empty() ? 0 : token.bias[e];
+        const double selection = round_to(DROPLESS_FP32, exact.scores[e]) + b;
+        distances.push_back(selection_distance(settings, {}, exact.scores[e], selection,
+                                               models::spread_of(settings, token, e), b != 0));
+        selections.push_back(selection);
+        one_less = y;
+        y += selection;
+        fp32 += static_cast<float>(got.scores[e]) + static_cast<float>(b);
+        of_bf16 += static_cast<float>(bad.scores[e]) + static_cast<float>(b);
+      }
+      const double d = group_distance(settings, distances, selections);
+      gate.legal("fp32", DROPLESS_FP32, y, d, fp32);
+      gate.fault("scores stored in bf16", DROPLESS_FP32, y, d, of_bf16);
+      gate.fault("one member forgotten", DROPLESS_FP32, y, d, one_less);
+    }
   }
+  return gate;
 }
 
-TEST(RoutingGate, GroupDistanceCoversTheSumOfItsMembers) {
-  dropless_route_settings settings{};
-  settings.group_score = DROPLESS_GROUP_SCORE_TOP_SUM;
-  const std::vector<double> distances = {1e-6, 2e-6}, selections = {1, -3};
-  EXPECT_NEAR(group_distance(settings, distances, selections), 3e-6 + 4 * 0x1p-24, 1e-15);
-  settings.group_score = DROPLESS_GROUP_SCORE_MAX;
-  EXPECT_EQ(group_distance(settings, distances, selections), 2e-6);
-  EXPECT_EQ(group_distance(settings, {}, {}), 0);
+// d_expert_scale: a sum over tokens of weights times cotangents.
+Gate scale_gradient_gate(double factor) {
+  Gate gate("d_expert_scale", factor);
+  std::mt19937_64 random(16);
+  for (const Setting& setting : settings_list) {
+    const auto settings = route_settings(setting, 64, 6);
+    for (const int tokens : {1, 5, 60}) {
+      for (int i = 0; i < 20; ++i) {
+        double y = 0, gauge = 0, largest = 0, last = 0;
+        float fp32 = 0, of_bf16 = 0;
+        for (int t = 0; t < tokens; ++t) {
+          const Token token = make_token(64, 6, 1, false, random);
+          const Weights exact = models::exact_weights(settings, token);
+          const Weights got = models::fp32_weights(settings, {}, token, models::accurate());
+          const Weights bad = models::fp32_weights(settings, {}, token, models::bf16_scores());
+          for (const std::size_t e : token.ids) {
+            largest = std::max(largest, models::spread_of(settings, token, e));
+          }
+          last = token.d_weights[0] * exact.weights[0];
+          y += last;
+          gauge += std::abs(last);
+          const auto d = static_cast<float>(token.d_weights[0]);
+          fp32 += d * static_cast<float>(got.weights[0]);
+          of_bf16 += d * static_cast<float>(bad.weights[0]);
+        }
+        const double e = expert_scale_gradient(settings, {}, tokens, gauge, largest);
+        gate.legal("fp32", DROPLESS_FP32, y, e, fp32);
+        gate.fault("scores stored in bf16", DROPLESS_FP32, y, e, of_bf16);
+        gate.fault("one token forgotten", DROPLESS_FP32, y, e, y - last);
+      }
+    }
+  }
+  return gate;
 }
 
 }  // namespace
+
+void add_routing(std::vector<Proof>& proofs) {
+  const char* stored = "scores stored in bf16";
+  for (const Setting& setting : settings_list) {
+    proofs.push_back({std::string("weight, ") + setting.name, "Scores and weights", stored,
+                      [setting](double factor) { return weight_gate(setting, factor); }, 1.0 / 32,
+                      16384});
+  }
+  proofs.push_back({"weight, subtract", "Scores and weights", stored, subtract_gate, 0.25, 16384});
+  proofs.push_back({"selection distance", "Selection", stored, selection_gate, 1.0 / 16, 16384});
+  proofs.push_back({"group distance", "Selection", stored, group_gate, 0.125, 32768});
+  for (const Setting& setting : settings_list) {
+    proofs.push_back({std::string("d_logits, ") + setting.name, "Router gradient", stored,
+                      [setting](double factor) { return gradient_gate(setting, factor); },
+                      1.0 / 256, 16384});
+  }
+  proofs.push_back(
+      {"d_expert_scale", "Router gradient", stored, scale_gradient_gate, 1.0 / 64, 32768});
+}
+
 }  // namespace dropless::tolerances

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A MoE layer in plain fp32.
-#include "tests/tolerances/layer_model.h"
+#include "tests/tolerances/measure/layer_model.h"
 
 #include <dropless/formats.h>
 
 #include <cmath>
 
 #include "reference/mxfp8.h"
-#include "tests/tolerances/routing_models.h"
+#include "tests/tolerances/measure/routing_models.h"
 #include "tolerances/interval.h"
 
 namespace dropless::tolerances::models {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gates of the loss bounds: fp32 losses in any order pass, broken ones fail.
+// The bounds of the losses: fp32 losses in any order pass, broken ones fail.
 #include <dropless/formats.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
 
-#include "tests/tolerances/gate.h"
+#include "tests/tolerances/measure/gate.h"
+#include "tests/tolerances/measure/proof.h"
 #include "tolerances/bounds.h"
 #include "tolerances/interval.h"
 
@@ -107,14 +107,6 @@ Gate cross_entropy_gate(double factor) {
   return gate;
 }
 
-TEST(LossGate, CrossEntropy) {
-  const Gate gate = cross_entropy_gate(1);
-  EXPECT_TRUE(gate.passed()) << gate.complaints();
-  gate.print();
-  EXPECT_FALSE(cross_entropy_gate(1.0 / 64).passed());
-  EXPECT_FALSE(cross_entropy_gate(4096).passed());
-}
-
 // factor (p - [v = 0]) * `times` in Real, where p = softmax.
 template <class Real>
 std::vector<Real> softmax_of(const Row& row, bool backwards, bool stored_in_bf16) {
@@ -130,8 +122,12 @@ std::vector<Real> softmax_of(const Row& row, bool backwards, bool stored_in_bf16
   return p;
 }
 
-TEST(LossGate, Gradients) {
-  Gate of_cross_entropy("cross-entropy gradient"), of_z("z-loss gradient");
+struct GradientGates {
+  Gate cross_entropy, z_loss;
+};
+
+GradientGates gradient_gates(double wrong) {
+  Gate of_cross_entropy("cross-entropy gradient", wrong), of_z("z-loss gradient", wrong);
   std::mt19937_64 random(22);
   const double d_loss = 0.75;
   for (const Shape& shape : shapes) {
@@ -168,15 +164,11 @@ TEST(LossGate, Gradients) {
       }
     }
   }
-  for (const Gate* gate : {&of_cross_entropy, &of_z}) {
-    EXPECT_TRUE(gate->passed()) << gate->complaints();
-    EXPECT_GT(gate->honest(), 0.02);
-    gate->print();
-  }
+  return {of_cross_entropy, of_z};
 }
 
-TEST(LossGate, ZLoss) {
-  Gate gate("z-loss");
+Gate z_loss_gate(double factor) {
+  Gate gate("z-loss", factor);
   std::mt19937_64 random(23);
   const double coeff = 1e-3;
   const auto fp32 = [&](const Rows& rows, bool backwards, Broken broken) {
@@ -210,9 +202,7 @@ TEST(LossGate, ZLoss) {
                  fp32(rows, false, Broken::no_shift_back));
     }
   }
-  EXPECT_TRUE(gate.passed()) << gate.complaints();
-  EXPECT_GT(gate.honest(), 0.02);
-  gate.print();
+  return gate;
 }
 
 // coeff E/K sum_e f_e P_e for softmax or sigmoid scores, with f given.
@@ -266,52 +256,72 @@ Balance<Real> balance(const Rows& rows, const Row& f, bool is_softmax, double co
   return result;
 }
 
-TEST(LossGate, Balance) {
+struct BalanceGates {
+  Gate loss, gradient;
+};
+
+BalanceGates balance_gates(bool is_softmax, double factor) {
   std::mt19937_64 random(24);
-  for (const bool is_softmax : {true, false}) {
-    Gate of_loss(is_softmax ? "balance loss, softmax" : "balance loss, sigmoid");
-    Gate of_gradient(is_softmax ? "balance gradient, softmax" : "balance gradient, sigmoid");
-    dropless_route_settings settings{};
-    settings.top_k = 2;
-    settings.score_function = is_softmax ? DROPLESS_SCORE_SOFTMAX : DROPLESS_SCORE_SIGMOID;
-    for (const Shape& shape : {Shape{3, 8, 1, 0}, Shape{40, 64, 3, 0}, Shape{64, 256, 1, 0}}) {
-      settings.num_experts = shape.width;
-      for (int i = 0; i < 20; ++i) {
-        const Rows rows = make_rows(shape, random);
-        Row f;
-        for (int e = 0; e < shape.width; ++e) {
-          f.push_back(static_cast<double>(random() % 5) / shape.tokens);
+  Gate of_loss(is_softmax ? "balance loss, softmax" : "balance loss, sigmoid", factor);
+  Gate of_gradient(is_softmax ? "balance gradient, softmax" : "balance gradient, sigmoid", factor);
+  dropless_route_settings settings{};
+  settings.top_k = 2;
+  settings.score_function = is_softmax ? DROPLESS_SCORE_SOFTMAX : DROPLESS_SCORE_SIGMOID;
+  for (const Shape& shape : {Shape{3, 8, 1, 0}, Shape{40, 64, 3, 0}, Shape{64, 256, 1, 0}}) {
+    settings.num_experts = shape.width;
+    for (int i = 0; i < 20; ++i) {
+      const Rows rows = make_rows(shape, random);
+      Row f;
+      for (int e = 0; e < shape.width; ++e) {
+        f.push_back(static_cast<double>(random() % 5) / shape.tokens);
+      }
+      std::vector<double> gauge;
+      const auto exact = balance<double>(rows, f, is_softmax, 0.01, false, &gauge);
+      const auto got = balance<float>(rows, f, is_softmax, 0.01, false, nullptr);
+      const auto bad = balance<float>(rows, f, is_softmax, 0.01, true, nullptr);
+      double largest = 0;
+      for (const Row& row : rows) {
+        const double top = *std::max_element(row.begin(), row.end());
+        for (const double l : row) largest = std::max(largest, is_softmax ? top - l : std::abs(l));
+      }
+      const double e = balance_loss(settings, {}, shape.tokens, exact.loss, largest);
+      of_loss.legal("fp32", DROPLESS_FP32, exact.loss, e, got.loss);
+      of_loss.fault("p in bf16", DROPLESS_FP32, exact.loss, e, bad.loss);
+      for (std::size_t v = 0; v < gauge.size(); ++v) {
+        const double e_v = balance_loss_gradient(settings, {}, gauge[v], largest, rows[0][v]);
+        of_gradient.legal("fp32", DROPLESS_FP32, exact.d_logits[v], e_v, got.d_logits[v]);
+        if (is_softmax) {
+          of_gradient.fault("p in bf16", DROPLESS_FP32, exact.d_logits[v], e_v, bad.d_logits[v]);
         }
-        std::vector<double> gauge;
-        const auto exact = balance<double>(rows, f, is_softmax, 0.01, false, &gauge);
-        const auto got = balance<float>(rows, f, is_softmax, 0.01, false, nullptr);
-        const auto bad = balance<float>(rows, f, is_softmax, 0.01, true, nullptr);
-        double largest = 0;
-        for (const Row& row : rows) {
-          const double top = *std::max_element(row.begin(), row.end());
-          for (const double l : row)
-            largest = std::max(largest, is_softmax ? top - l : std::abs(l));
-        }
-        const double e = balance_loss(settings, {}, shape.tokens, exact.loss, largest);
-        of_loss.legal("fp32", DROPLESS_FP32, exact.loss, e, got.loss);
-        of_loss.fault("p in bf16", DROPLESS_FP32, exact.loss, e, bad.loss);
-        for (std::size_t v = 0; v < gauge.size(); ++v) {
-          const double e_v = balance_loss_gradient(settings, {}, gauge[v], largest, rows[0][v]);
-          of_gradient.legal("fp32", DROPLESS_FP32, exact.d_logits[v], e_v, got.d_logits[v]);
-          if (is_softmax) {
-            of_gradient.fault("p in bf16", DROPLESS_FP32, exact.d_logits[v], e_v, bad.d_logits[v]);
-          }
-          of_gradient.fault("sum of p taken as constant", DROPLESS_FP32, exact.d_logits[v], e_v,
-                            0.5 * (exact.d_logits[v] + gauge[v]));
-        }
+        of_gradient.fault("sum of p taken as constant", DROPLESS_FP32, exact.d_logits[v], e_v,
+                          0.5 * (exact.d_logits[v] + gauge[v]));
       }
     }
-    for (const Gate* gate : {&of_loss, &of_gradient}) {
-      EXPECT_TRUE(gate->passed()) << gate->complaints();
-      gate->print();
-    }
   }
+  return {of_loss, of_gradient};
 }
 
 }  // namespace
+
+void add_losses(std::vector<Proof>& proofs) {
+  const auto add = [&](const char* bound, const char* fault, double too_tight, double too_loose,
+                       std::function<Gate(double)> measure) {
+    proofs.push_back({bound, "Losses", fault, std::move(measure), too_tight, too_loose});
+  };
+  add("cross-entropy", "sum in bf16", 1.0 / 64, 4096, cross_entropy_gate);
+  add("cross-entropy gradient", "softmax in bf16", 1.0 / 64, 8192,
+      [](double factor) { return gradient_gates(factor).cross_entropy; });
+  add("z-loss", "sum in bf16", 1.0 / 64, 8192, z_loss_gate);
+  add("z-loss gradient", "softmax in bf16", 1.0 / 64, 8192,
+      [](double factor) { return gradient_gates(factor).z_loss; });
+  for (const bool is_softmax : {true, false}) {
+    add(is_softmax ? "balance loss, softmax" : "balance loss, sigmoid", "p in bf16", 1.0 / 64, 4096,
+        [=](double factor) { return balance_gates(is_softmax, factor).loss; });
+    add(is_softmax ? "balance gradient, softmax" : "balance gradient, sigmoid",
+        is_softmax ? "p in bf16" : "sum of p taken as constant", 1.0 / 64,
+        is_softmax ? 4096 : 1 << 20,
+        [=](double factor) { return balance_gates(is_softmax, factor).gradient; });
+  }
+}
+
 }  // namespace dropless::tolerances

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operand pairs for the gate of the GEMM bounds.
-#include "tests/tolerances/gemm_data.h"
+#include "tests/tolerances/measure/gemm_data.h"
 
 #include <algorithm>
 #include <cmath>

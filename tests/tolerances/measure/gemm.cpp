@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gate of the GEMM bounds: legal accumulators pass, the faults of their size class fail.
+// The GEMM bounds: legal accumulators, and the faults of their size class.
 #include <dropless/contract.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "tests/accumulators/accumulators.h"
-#include "tests/tolerances/gate.h"
-#include "tests/tolerances/gemm_data.h"
+#include "tests/tolerances/measure/gate.h"
+#include "tests/tolerances/measure/gemm_data.h"
+#include "tests/tolerances/measure/proof.h"
 #include "tolerances/bounds.h"
 #include "tolerances/interval.h"
 
@@ -64,6 +64,8 @@ struct Class {
   std::vector<Row> worst;
   int block_length;                      // where dropping or rescaling a block must be seen
   std::vector<int> accumulator_lengths;  // where the faulty accumulators must be seen
+  const char* anchor;
+  const char* size_class;
 };
 
 std::vector<Class> classes() {
@@ -92,7 +94,9 @@ std::vector<Class> classes() {
        {hopper, bf16_partials},
        worst_nearest,
        4096,
-       {256, 4096}},
+       {256, 4096},
+       "fp32, any order",
+       "split-K 4 with bf16 partials, K 4096"},
       {"gemm bf16, fp32",
        Operands::bf16,
        Format::bf16,
@@ -103,7 +107,9 @@ std::vector<Class> classes() {
        {hopper, hopper_128, bf16_partials},
        worst_nearest,
        4096,
-       {256, 4096}},
+       {256, 4096},
+       "fp32, any order",
+       "split-K 4 with bf16 partials, K 4096"},
       {"gemm bf16, 25 bits",
        Operands::bf16,
        Format::bf16,
@@ -114,7 +120,9 @@ std::vector<Class> classes() {
        {hopper, hopper_128, bf16_partials},
        worst_25,
        4096,
-       {256, 4096}},
+       {256, 4096},
+       "Tensor core, 25 bits",
+       "13 bits promoted every 128, K 4096"},
       {"gemm mxfp8, 25 bits",
        Operands::mxfp8,
        Format::mxfp8,
@@ -125,7 +133,9 @@ std::vector<Class> classes() {
        {hopper, hopper_128, bf16_partials},
        worst_25,
        4096,
-       {256, 4096}},
+       {256, 4096},
+       "Tensor core, 25 bits",
+       "13 bits promoted every 128, K 4096"},
       {"gemm mxfp8, 13 bits / 128",
        Operands::mxfp8,
        Format::mxfp8,
@@ -136,7 +146,9 @@ std::vector<Class> classes() {
        {hopper},
        worst_13,
        256,
-       {4096}},
+       {4096},
+       "Hopper FP8, 13 bits",
+       "last block of 32 dropped"},
       {"gemm mxfp8, 13 bits",
        Operands::mxfp8,
        Format::mxfp8,
@@ -147,7 +159,9 @@ std::vector<Class> classes() {
        {all_bf16},
        worst_13,
        128,
-       {256}},
+       {256},
+       "Hopper FP8, 13 bits",
+       "last block of 32 dropped"},
       {"gemm bf16, bf16 partials",
        Operands::bf16,
        Format::bf16,
@@ -158,7 +172,9 @@ std::vector<Class> classes() {
        {all_bf16},
        {},
        256,
-       {256}},
+       {256},
+       "Declared bf16 partials",
+       "bf16 accumulator, K 256"},
   };
 }
 
@@ -268,21 +284,6 @@ Gate gemm_gate(const Class& c, double factor = 1) {
   return gate;
 }
 
-TEST(GemmGate, LegalAccumulatorsPassAndFaultsFail) {
-  for (const Class& c : classes()) {
-    const Gate gate = gemm_gate(c);
-    EXPECT_TRUE(gate.passed()) << c.name << ": " << gate.complaints();
-    gate.print();
-  }
-}
-
-TEST(GemmGate, AWrongFactorTurnsItRed) {
-  for (const Class& c : classes()) {
-    EXPECT_FALSE(gemm_gate(c, 0.25).passed()) << c.name;
-    EXPECT_FALSE(gemm_gate(c, 32).passed()) << c.name;
-  }
-}
-
 Gate statistical_gate(const Class& c, double factor) {
   Gate gate(std::string("statistical, ") + c.name, factor);
   std::mt19937_64 random(99);
@@ -309,57 +310,55 @@ Gate statistical_gate(const Class& c, double factor) {
   return gate;
 }
 
-TEST(GemmGate, Statistical) {
-  for (const std::size_t which : {2, 3}) {
-    const Class c = classes()[which];
-    const Gate gate = statistical_gate(c, 1);
-    EXPECT_TRUE(gate.passed()) << gate.complaints();
-    gate.print();
-    EXPECT_FALSE(statistical_gate(c, 1.0 / 128).passed()) << c.name;
-    EXPECT_FALSE(statistical_gate(c, 16).passed()) << c.name;
+// The same with what follows the products: alpha, a bias, beta * C, each rounded to fp32.
+Gate epilogue_gate(double factor) {
+  Gate gate("gemm with an epilogue", factor);
+  std::mt19937_64 random(321);
+  const dropless_profile profile{};
+  for (const int length : {1, 2, 7, 33}) {
+    for (int i = 0; i < 400; ++i) {
+      const Row row = models::make_row(Format::bf16, Kind::same_sign, length, random);
+      const double scale = row.exact() * static_cast<double>(random() % 5);
+      const auto alpha = 0.7, beta = 1.3;
+      const double bias = round_to(DROPLESS_BF16, scale), c = round_to(DROPLESS_FP32, 0.9 * scale);
+      const float sum = accumulators::sequential(row.a, row.b);
+      const auto scaled = static_cast<float>(alpha) * sum;
+      const Index terms = static_cast<Index>(row.a.size());
+      const double y = alpha * row.exact() + bias, gauge = alpha * row.gauge() + std::abs(bias);
+      const double error =
+          gemm(profile, Operands::bf16, terms, gauge, epilogue_roundings(alpha, true, 0));
+      gate.legal("alpha and bias", DROPLESS_FP32, y, error, scaled + static_cast<float>(bias));
+      const double y_c = alpha * row.exact() + beta * c;
+      const double error_c = gemm(profile, Operands::bf16, terms, alpha * row.gauge() + beta * c,
+                                  epilogue_roundings(alpha, false, beta));
+      const float old = static_cast<float>(beta) * static_cast<float>(c);
+      gate.legal("alpha and beta", DROPLESS_FP32, y_c, error_c, scaled + old);
+      if (scale == 0) continue;
+      gate.fault("sum rounded to bf16 before the bias", DROPLESS_FP32, y, error,
+                 round_to(DROPLESS_BF16, scaled) + bias);
+      gate.fault("beta rounded to bf16", DROPLESS_FP32, y_c, error_c,
+                 scaled + round_to(DROPLESS_BF16, beta) * c);
+      gate.fault("bias times alpha", DROPLESS_FP32, y, error, alpha * (sum + bias));
+    }
   }
-}
-
-TEST(TensorCore, TheModelIsTheDescription) {
-  using accumulators::step;
-  const models::Doubles one = {1.0};
-  // 2^-25 survives the alignment against 1 but not the truncation of the result; together with
-  // three more it makes one unit of the result.
-  const models::Doubles small = {0x1p-25}, four(4, 0x1p-25), ones(4, 1.0);
-  EXPECT_EQ(step(accumulators::hopper_bf16, 1.0, small, one), 1.0);
-  EXPECT_EQ(step(accumulators::hopper_bf16, 1.0, four, ones), 1.0 + 0x1p-23);
-  const models::Doubles smaller(16, 0x1.fp-26), sixteen(16, 1.0);
-  EXPECT_EQ(step(accumulators::hopper_bf16, 1.0, smaller, sixteen), 1.0);  // each is cut to nothing
-  // 13 bits: 448 + 7.5 * 2^-7: the addend is below the aligner's last bit of 2^8 * 2^-13.
-  EXPECT_EQ(step(accumulators::hopper_fp8, 448.0, models::Doubles{0x1p-6}, one), 448.0);
-  EXPECT_EQ(step(accumulators::hopper_fp8, 448.0, models::Doubles{0x1p-5}, one), 448.03125);
-  // Truncation is towards zero on both sides.
-  EXPECT_EQ(step(accumulators::hopper_bf16, -1.0, models::Doubles{-0x1p-25}, one), -1.0);
-  // A product in [2,4) is not renormalised: its exponent counts as 0, so 2^-25 is still aligned.
-  EXPECT_EQ(step(accumulators::hopper_bf16, 0.0, models::Doubles{1.5, 0x1p-25},
-                 models::Doubles{1.5, 1.0}),
-            2.25);
-  EXPECT_EQ(accumulators::tensor_core(accumulators::hopper_bf16, {}, {}), 0.0f);
-}
-
-TEST(TensorCore, PublishedErrorSizes) {
-  // Same-sign, K = 4096. Measured elsewhere: a 13-bit accumulator loses 7 percent of the sum,
-  // promoted every 128 products 5e-4, a 25-bit one 1.1e-5. The data differ, so a factor of 3 does.
-  std::mt19937_64 random(7);
-  const auto loss = [](const Row& row, const Named& named) {
-    return (row.exact() - named.dot(row.a, row.b)) / row.exact();
-  };
-  for (int i = 0; i < 5; ++i) {
-    const Row fp8 = models::make_row(Format::mxfp8, Kind::same_sign, 4096, random);
-    EXPECT_GT(loss(fp8, hopper), 0.07 / 3);
-    EXPECT_LT(loss(fp8, hopper), 0.07 * 3);
-    EXPECT_GT(loss(fp8, hopper_128), 5e-4 / 3);
-    EXPECT_LT(loss(fp8, hopper_128), 5e-4 * 3);
-    const Row bf16 = models::make_row(Format::bf16, Kind::same_sign, 4096, random);
-    EXPECT_GT(loss(bf16, core_16), 1.1e-5 / 3);
-    EXPECT_LT(loss(bf16, core_16), 1.1e-5 * 3);
-  }
+  return gate;
 }
 
 }  // namespace
+
+void add_gemm(std::vector<Proof>& proofs) {
+  for (const Class& c : classes()) {
+    proofs.push_back({c.name, c.anchor, c.size_class,
+                      [c](double factor) { return gemm_gate(c, factor); }, 0.25, 32});
+  }
+  proofs.push_back({"gemm with an epilogue", "fp32, any order",
+                    "sum rounded to bf16 before the bias", epilogue_gate, 1.0 / 16, 1 << 18});
+  for (const std::size_t which : {2, 3}) {
+    const Class c = classes()[which];
+    proofs.push_back({std::string("statistical, ") + c.name, "Statistical accumulation",
+                      "13 bits promoted every 128",
+                      [c](double factor) { return statistical_gate(c, factor); }, 1.0 / 128, 16});
+  }
+}
+
 }  // namespace dropless::tolerances

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <random>
 
-#include "tests/tolerances/layer_model.h"
+#include "tests/tolerances/measure/layer_model.h"
 #include "tolerances/interval.h"
 
 namespace dropless::tolerances::models {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gate of one bound.
-#include "tests/tolerances/gate.h"
+#include "tests/tolerances/measure/gate.h"
 
 #include <cmath>
 #include <cstdio>
@@ -37,6 +37,7 @@ void Gate::legal(const std::string& name, dropless_dtype dtype, double exact, do
 
 void Gate::fault(const std::string& name, dropless_dtype dtype, double exact, double error,
                  double got) {
+  ++faulty_results_;
   Fault& fault = faults_[name];
   error *= factor_;
   const Interval interval = rounded_interval(dtype, exact, error);
@@ -57,6 +58,18 @@ double Gate::smallest_fault() const {
   return smallest;
 }
 
+std::string Gate::smallest_fault_name() const {
+  for (const auto& [name, fault] : faults_) {
+    if (fault.size == smallest_fault()) return name;
+  }
+  return "";
+}
+
+bool Gate::sees(const std::string& fault) const {
+  const auto found = faults_.find(fault);
+  return found != faults_.end() && found->second.seen;
+}
+
 std::string Gate::complaints() const {
   std::string all;
   if (legal_results_ == 0) all += "no legal result; ";
@@ -66,21 +79,6 @@ std::string Gate::complaints() const {
     if (!fault.seen) all += "does not see: " + name + " (" + std::to_string(fault.size) + "); ";
   }
   return all;
-}
-
-void Gate::print() const {
-  static bool headed = false;
-  if (!headed) {
-    std::printf("| %-32s | %-7s | %-27s | %-9s | %-37s |\n", "bound", "honest", "by", "smallest",
-                "fault, in units of the bound");
-  }
-  headed = true;
-  std::string smallest_name;
-  for (const auto& [name, fault] : faults_) {
-    if (fault.size == smallest_fault()) smallest_name = name;
-  }
-  std::printf("| %-32s | %7.3f | %-27s | %9.3g | %-37s |\n", bound_.c_str(), honest_,
-              honest_name_.c_str(), smallest_fault(), smallest_name.c_str());
 }
 
 }  // namespace dropless::tolerances

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Routing of one token in plain fp32 and in double.
-#include "tests/tolerances/routing_models.h"
+#include "tests/tolerances/measure/routing_models.h"
 
 #include <dropless/formats.h>
 

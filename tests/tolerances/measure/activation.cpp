@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gates of the activation bounds: fp32 formulas as implementations write them pass for every
+// The bounds of the activation: fp32 formulas as implementations write them pass for every
 // bf16 gate, cheaper ones fail.
 #include <dropless/formats.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <functional>
 #include <numbers>
 #include <vector>
 
-#include "tests/tolerances/gate.h"
+#include "tests/tolerances/measure/gate.h"
+#include "tests/tolerances/measure/proof.h"
 #include "tolerances/bounds.h"
 
 namespace dropless::tolerances {
@@ -218,7 +218,7 @@ struct Gates {
   Gate forward, backward;
 };
 
-Gates activation_gates(const Kind& kind, double factor, std::size_t stride) {
+Gates activation_gates(const Kind& kind, double factor) {
   Gates result{Gate(std::string(kind.name) + ", forward", factor),
                Gate(std::string(kind.name) + ", backward", factor)};
   const auto settings = settings_of(kind.kind);
@@ -226,9 +226,7 @@ Gates activation_gates(const Kind& kind, double factor, std::size_t stride) {
   profile.exponential = kind.exponential;
   const bool gated = kind.kind != DROPLESS_RELU2;
   const float dh = 0.7f, weight = 0.3f;
-  const std::vector<float> all = gates();
-  for (std::size_t i = 0; i < all.size(); i += stride) {
-    const float g = all[i];
+  for (const float g : gates()) {
     for (const float u : {1.0f, -3.7f, 30.0f}) {
       const Point y = exact(kind.kind, g, u);
       const double d = static_cast<double>(dh) * weight;
@@ -262,35 +260,21 @@ Gates activation_gates(const Kind& kind, double factor, std::size_t stride) {
   return result;
 }
 
-TEST(ActivationGate, EveryBf16Gate) {
-  for (const Kind& kind : kinds()) {
-    const Gates gates_of_kind = activation_gates(kind, 1, 1);
-    EXPECT_TRUE(gates_of_kind.forward.passed()) << kind.name << gates_of_kind.forward.complaints();
-    EXPECT_TRUE(gates_of_kind.backward.passed())
-        << kind.name << gates_of_kind.backward.complaints();
-    gates_of_kind.forward.print();
-    gates_of_kind.backward.print();
-  }
-}
+}  // namespace
 
-TEST(ActivationGate, AWrongFactorTurnsItRed) {
+void add_activation(std::vector<Proof>& proofs) {
   for (const Kind& kind : kinds()) {
     // relu2 has no rounding but the last ones, which the rounded interval grants to everyone.
-    if (kind.kind != DROPLESS_RELU2) {
-      EXPECT_FALSE(activation_gates(kind, 1.0 / 16, 7).forward.passed()) << kind.name;
-      EXPECT_FALSE(activation_gates(kind, 1.0 / 16, 7).backward.passed()) << kind.name;
-    }
-    EXPECT_FALSE(activation_gates(kind, 1 << 17, 7).forward.passed()) << kind.name;
+    const bool rounds = kind.kind != DROPLESS_RELU2;
+    const char* why = rounds ? "" : "its only roundings are those that everybody may make";
+    const char* fault = kind.faulty.front().name;
+    proofs.push_back({std::string(kind.name) + ", forward", "Activation", fault,
+                      [kind](double factor) { return activation_gates(kind, factor).forward; },
+                      rounds ? 1.0 / 16 : 0, 1 << 17, why});
+    proofs.push_back({std::string(kind.name) + ", backward", "Activation", fault,
+                      [kind](double factor) { return activation_gates(kind, factor).backward; },
+                      rounds ? 1.0 / 16 : 0, 1 << 18, why});
   }
 }
 
-TEST(ActivationBound, HeldInputsHaveNoSlope) {
-  const auto settings = settings_of(DROPLESS_SWIGLU_CLAMPED);
-  EXPECT_EQ(activation_backward({}, settings, 8, 1, 1, 1).d_gate, 0);
-  EXPECT_GT(activation_backward({}, settings, 8, 1, 1, 1).d_up, 0);
-  EXPECT_EQ(activation_backward({}, settings, 1, -8, 1, 1).d_up, 0);
-  EXPECT_EQ(activation_forward({}, settings_of(DROPLESS_RELU2), -1, 0, 1), 0);
-}
-
-}  // namespace
 }  // namespace dropless::tolerances

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gate of the AdamW bounds: fp32 steps with coefficients made in double pass, known mistakes
+// The bounds of AdamW: fp32 steps with coefficients made in double pass, known mistakes
 // fail.
 #include <dropless/formats.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
-#include "tests/tolerances/gate.h"
+#include "tests/tolerances/measure/gate.h"
+#include "tests/tolerances/measure/proof.h"
 #include "tolerances/bounds.h"
 #include "tolerances/interval.h"
 
@@ -71,8 +71,13 @@ State make_state(double weight_size, std::mt19937_64& random) {
   return s;
 }
 
-TEST(OptimizerGate, Adamw) {
-  Gate of_weight("adamw weight"), of_m("adamw first moment"), of_v("adamw second moment");
+struct Gates {
+  Gate weight, first, second;
+};
+
+Gates adamw_gates(double factor) {
+  Gate of_weight("adamw weight", factor), of_m("adamw first moment", factor),
+      of_v("adamw second moment", factor);
   std::mt19937_64 random(31);
   for (int i = 0; i < 20000; ++i) {
     // Small weights show the update, large ones the ulp of p.
@@ -101,19 +106,18 @@ TEST(OptimizerGate, Adamw) {
     of_v.fault("1 - beta2 in fp32", DROPLESS_FP32, y.v, e_v,
                fp32_step(s, {.one_minus_beta_in_fp32 = true}).v);
   }
-  for (const Gate* gate : {&of_weight, &of_m, &of_v}) {
-    EXPECT_TRUE(gate->passed()) << gate->complaints();
-    EXPECT_GT(gate->honest(), 0.25);
-    gate->print();
-  }
-}
-
-TEST(OptimizerBound, IsInUlps) {
-  EXPECT_EQ(adamw_weight(1.5, 0x1p-10), 0x1p-23 + 4 * 0x1p-33);
-  EXPECT_EQ(adamw_weight(1.5, 0x1p-10, 0x1p-8), 0x1p-23 + 4 * 0x1p-31);
-  EXPECT_EQ(adamw_moment(-1), 2 * 0x1p-23);
-  EXPECT_EQ(adamw_moment(0, 4), 2 * 0x1p-21);
+  return {of_weight, of_m, of_v};
 }
 
 }  // namespace
+
+void add_optimizer(std::vector<Proof>& proofs) {
+  proofs.push_back({"adamw weight", "Optimizer", "rounded moment in the update",
+                    [](double factor) { return adamw_gates(factor).weight; }, 0.25, 1 << 20});
+  proofs.push_back({"adamw first moment", "Optimizer", "moment in bf16",
+                    [](double factor) { return adamw_gates(factor).first; }, 0.25, 1 << 20});
+  proofs.push_back({"adamw second moment", "Optimizer", "1 - beta2 in fp32",
+                    [](double factor) { return adamw_gates(factor).second; }, 0.25, 256});
+}
+
 }  // namespace dropless::tolerances
