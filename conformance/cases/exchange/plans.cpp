@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans: EXCHANGE-0a to 0c, 4a to 5c, and the zero lattice of what a plan says.
+#include <cctype>
+
+#include "conformance/cases/exchange/handle.h"
+
+namespace dropless::conformance {
+namespace {
+
+// The load does what it is there for; small cases and lists may not.
+void require_load(World& world, const Routing& routing) {
+  Judge& judge = world.run.judge();
+  const std::string& load = world.run.word("load");
+  const bool nothing = world.run.word("share") == "none" || load == "all_empty" ||
+                       world.settings.max_tokens < 8 ||
+                       (world.ranks == 1 && (load == "not_to_self" || load == "one_rank")) ||
+                       std::isdigit(static_cast<unsigned char>(load[0])) != 0;
+  if (nothing) return;
+  const reference::ExchangePlan& plan = routing.plan;
+  Index rows = 0, empty_pairs = 0;
+  for (const reference::ReceivedRows& received : plan.received) {
+    rows += received.rows();
+    for (const Index from : received.rows_per_source) empty_pairs += from == 0 ? 1 : 0;
+  }
+  judge.require(rows > 0, "some pair is routed");
+  if (load == "some_pairs" && world.ranks > 1) {
+    judge.require(empty_pairs > 0, "some pair of ranks exchanges nothing");
+  }
+  if (load != "one_rank" || world.settings.top_k < 2 || world.run.word("share") != "even" ||
+      plan.topology.slots < 2) {
+    return;
+  }
+  // Only then do bytes per (token, rank) differ from bytes per (token, expert).
+  std::vector<Index> last_token(at(world.ranks), -1);
+  Index shared = 0;
+  for (std::size_t pair = 0; pair < plan.slot_of_pair.size(); ++pair) {
+    if (plan.slot_of_pair[pair] < 0) continue;
+    const auto token = static_cast<Index>(pair) / world.settings.top_k;
+    Index& last = last_token[at(plan.rank_of_pair(static_cast<Index>(pair)))];
+    shared += last == token ? 1 : 0;
+    last = token;
+  }
+  judge.require(shared > 0, "some token goes to two experts on one rank");
+}
+
+void run_plan(CaseRun& run) {
+  World world(run);
+  world.settings.row_bytes = 96, world.settings.scale_bytes = 3;
+  const Routing& routing = world.routing("only");
+  require_load(world, routing);
+  RankHandle handle(world);
+  const dropless_dtype ids = run.word("ids") == "i32" ? DROPLESS_I32 : DROPLESS_I64;
+  judge_plan(world, routing, handle.plan(routing, {.id_dtype = ids}));
+  // The same handle, the same ids: nothing of the first plan is left in the second.
+  judge_plan(world, routing, handle.plan(routing, {.id_dtype = ids, .step = 1}));
+  handle.close();
+}
+
+std::vector<Values> select_plans(Tier tier) {
+  const Axis ids{"ids", {"i32", "i64"}};
+  const std::vector<Values> smoke =
+      exchange_cases({.ranks = {"1", "4"}, .experts = {"8"}, .load = {"zipf", "one_rank"}}, {ids});
+  if (tier == Tier::smoke) return smoke;
+  std::vector<Values> all = smoke;
+  const auto add = [&](const GroupAxes& group, const Axis& type = {"ids", {"i32", "i64"}}) {
+    for (Values& values : without(exchange_cases(group, {type}), all)) {
+      all.push_back(std::move(values));
+    }
+  };
+  add({.tokens = {"17"}, .load = exchange_load_names()});
+  add({.experts = {"16", "64"},
+       .top_k = {"1", "3", "8"},
+       .tokens = {"1", "33"},
+       .share = {"even", "uneven"}});
+  add({.share = share_names(), .load = {"balanced", "to_self", "to_first", "all_empty"}});
+  add({.ranks = {"2", "4", "8"},
+       .experts = {"8", "12"},
+       .top_k = {"4"},
+       .load = {"spread", "one_rank", "zipf"},
+       .placement = {"shuffled", "cyclic", "hot"},
+       .nodes = {"one", "two", "four", "alternating"}});
+  // Rank counts that are no power of two; experts that do not divide.
+  add({.ranks = {"3", "5", "7"},
+       .experts = {"10", "15"},
+       .top_k = {"3"},
+       .placement = {"blocks", "cyclic"}});
+  // Every expert has four copies; planning at the size of a large cluster.
+  add({.ranks = {"1024"},
+       .experts = {"256"},
+       .top_k = {"8"},
+       .tokens = {"2"},
+       .placement = {"cyclic"},
+       .nodes = {"alternating"}},
+      {"ids", {"i64"}});
+  if (tier == Tier::standard) return without(all, smoke);
+  const std::vector<Values> standard = all;
+  add({.ranks = {"64", "256"},
+       .experts = {"256"},
+       .top_k = {"8"},
+       .tokens = {"16"},
+       .load = {"zipf", "one_rank", "spread"},
+       .nodes = {"four"}});
+  add({.tokens = {"511"}, .load = load_names()});
+  return without(all, standard);
+}
+
+}  // namespace
+
+void add_exchange_plans(Registry& registry) {
+  registry.add({"exchange.plan",
+                "Proves counts, offsets, totals, demand and bytes of a plan on every rank.",
+                exchange_clauses({"EXCHANGE-0a", "EXCHANGE-0b", "EXCHANGE-0c"}),
+                exchange_parameters({word_parameter("ids", {"i32", "i64"}, "type of the ids")}),
+                select_plans, run_plan, exchange_objection});
+}
+
+}  // namespace dropless::conformance
