@@ -41,17 +41,17 @@ class Execution {
     }
     const Wishes wishes = read_request();
     cases_ = chosen_cases(registry(), wishes);
+    SupervisorOptions options = supervisor_options();
+    Supervisor supervisor(options);
+    judged_.header = header_of(
+        {describe_suite(), supervisor.probe(), to_json(wishes), settings(), ids_of(cases_)});
+    open_results();
     if (ranks_ > 0) {
       session_.err << fmt::format(
           "dropless: {} ranks: cases that need no other rank are not part of this run; they run "
           "without --ranks\n",
           ranks_);
     }
-    SupervisorOptions options = supervisor_options();
-    Supervisor supervisor(options);
-    judged_.header = header_of(
-        {describe_suite(), supervisor.probe(), to_json(wishes), settings(), ids_of(cases_)});
-    open_results();
     const auto start = std::chrono::steady_clock::now();
     run(supervisor);
     judged_.seconds =

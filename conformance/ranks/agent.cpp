@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -21,7 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int look_milliseconds = 100;
-constexpr auto patience_with_host = std::chrono::seconds(10);
+constexpr auto patience_with_host = std::chrono::seconds(10);  // at most, for its welcome
 
 class Agent {
  public:
@@ -102,14 +103,15 @@ class Agent {
 };
 
 // False: whoever answered is not rank 0 of this job.
-bool is_welcome(const Launch& launch, const Found& found, const std::atomic<int>& interrupt) {
+bool is_welcome(const Launch& launch, const Found& found, LinkClock::time_point join_deadline,
+                const std::atomic<int>& interrupt) {
   const Json hello{{"key", found.key},
                    {"rank", launch.rank},
                    {"ranks", launch.ranks},
                    {"host", own_host_name()},
                    {"commit", build_info().commit}};
   found.link->send("agent " + one_line(hello));
-  const auto deadline = LinkClock::now() + patience_with_host;
+  const auto deadline = std::min(join_deadline, LinkClock::now() + patience_with_host);
   while (interrupt == 0 && LinkClock::now() < deadline && found.link->open()) {
     const auto answer =
         found.link->next_line(LinkClock::now() + std::chrono::milliseconds(look_milliseconds));
@@ -127,7 +129,7 @@ Orders follow(const Launch& launch, const MeetingPoint& point, double join_secon
   while (interrupt == 0) {
     Found found = find_host(point, deadline, interrupt);
     if (!found.link) break;
-    if (is_welcome(launch, found, interrupt)) {
+    if (is_welcome(launch, found, deadline, interrupt)) {
       return Agent(std::move(found.link), launch.local_rank).obey(interrupt);
     }
     if (LinkClock::now() >= deadline) {

@@ -19,7 +19,7 @@ std::string id(const std::string& trouble, int seed = 1, int ranks = 4) {
 // Seconds that a case may take; on a crowded machine honest ranks need more than usual.
 std::string time_limit() {
   const char* given = std::getenv("DROPLESS_TEST_TIMEOUT");
-  return given == nullptr ? "3" : given;
+  return given == nullptr ? "2" : given;
 }
 
 std::map<std::string, nlohmann::json> cases_of(const std::string& path) {
@@ -33,7 +33,7 @@ std::map<std::string, nlohmann::json> cases_of(const std::string& path) {
 // What a run could leave on the machine.
 std::set<std::string> shared_things() {
   std::set<std::string> things;
-  for (const std::filesystem::path folder :
+  for (const std::filesystem::path& folder :
        {std::filesystem::path("/dev/shm"), std::filesystem::temp_directory_path()}) {
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
