@@ -6,6 +6,7 @@
 
 #include "optimized/cpu/exchange/operations.h"
 #include "optimized/cpu/exchange/rows.h"
+#include "optimized/cpu/exchange/stream.h"
 #include "optimized/cpu/values.h"
 
 namespace dropless::cpu::exchange {
@@ -15,6 +16,7 @@ constexpr Index piece = 512;  // columns at a time
 
 struct Delivery {
   Tensor rows, scales, weights, ids, source;  // those of a dispatch that are wanted
+  bool streams = false;                       // see stream.h
 };
 
 // Weights of the pairs of a link, in the order of the pairs.
@@ -37,7 +39,11 @@ void deliver_token(const Handle& handle, Index source, Index i, const Round::Sec
   const auto* weights = reinterpret_cast<const std::uint32_t*>(sections[2].data);
   const Index first = link.pairs_begin(i), end = link.pairs_end(i);
   const auto store_token = [&](Index row) {
-    store_row(sections[0].row(i), to.rows, row);
+    if (to.streams) {
+      stream_copy(to.rows.at(row), sections[0].row(i), to.rows.shape[1] * to.rows.element);
+    } else {
+      store_row(sections[0].row(i), to.rows, row);
+    }
     if (to.scales) store_row(sections[1].row(i), to.scales, row);
     if (to.source) {
       to.source.as<std::int32_t>(row, 0) = static_cast<std::int32_t>(source);
@@ -71,6 +77,8 @@ Delivery read_delivery(const Handle& handle, const dropless_exchange_dispatch_ar
   Delivery to;
   to.rows = tensor(args.rows, "rows", {x.dtype}, {any, x.shape[1]});
   check_rows(handle, to.rows, "rows");
+  to.streams = to.rows.inner_stride() == 1 &&
+               handle.plan.zones.rows() * to.rows.shape[1] * to.rows.element >= streaming_bytes;
   const Index most = to.rows.shape[0];
   to.scales = optional_tensor(args.row_scales, "row_scales", {DROPLESS_U8, DROPLESS_E8M0},
                               {most, scales.given ? scales.shape[1] : any});
@@ -201,6 +209,7 @@ void dispatch(Call& call, const dropless_exchange_dispatch_args& args) {
                    for (Index i = begin; i < end; ++i) {
                      deliver_token(handle, r, i, sections[at(r)], to);
                    }
+                   if (to.streams) finish_streaming();
                  });
     zero_unused(handle, to.rows);
     if (to.scales) zero_unused(handle, to.scales);
