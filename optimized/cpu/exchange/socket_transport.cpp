@@ -20,6 +20,7 @@ namespace dropless::cpu::exchange {
 namespace {
 
 constexpr Index bytes_per_turn = 8 << 20;  // then the other connections have their turn
+constexpr auto patience = std::chrono::seconds(1);
 
 struct Connection {
   Descriptor socket;
@@ -62,8 +63,16 @@ class SocketTransport final : public FrameTransport {
   }
 
   const char* name() const override { return "sockets"; }
-  // Everything that was offered is in frames of our own.
-  void settle(const Expected&, Deadline) override {}
+  // Everything that was offered is in frames of our own; but a process that ends after a call
+  // should not take with it what the call has sent. Late ranks take it all the same, by their own
+  // serving threads.
+  void settle(const Expected&, Deadline deadline) override {
+    Lock lock(mutex_);
+    changed_.wait_until(lock, std::min(deadline, Clock::now() + patience), [this] {
+      return std::all_of(connections_.begin(), connections_.end(),
+                         [](const Connection& c) { return c.out.empty(); });
+    });
+  }
 
   void close(Deadline deadline) noexcept override {
     try {
