@@ -10,7 +10,8 @@ preset=${DROPLESS_PRESET:-default}
 # package=command that also satisfies it (a cmake of its own, say); package alone: Debian's only.
 required=("cmake=cmake" "ninja-build=ninja" "g++=g++" libgtest-dev librapidcheck-dev libcli11-dev
   nlohmann-json3-dev libfmt-dev libopenblas-dev libbenchmark-dev)
-optional=("ccache=ccache" "clang-format=clang-format") # faster builds, the format check
+# Faster builds, the format check, ranks over MPI.
+optional=("ccache=ccache" "clang-format=clang-format" "libopenmpi-dev=mpicc" "openmpi-bin=mpirun")
 
 usage() {
   cat <<'TEXT'

@@ -14,6 +14,9 @@ install(TARGETS ${libraries} EXPORT dropless_targets
 if(TARGET dropless)
   install(TARGETS dropless RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+if(TARGET dropless_mpi_rank)  # the tool looks for it beside itself
+  install(TARGETS dropless_mpi_rank RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
 install(DIRECTORY include/dropless DESTINATION include)
 foreach(folder reference tolerances)
   install(DIRECTORY ${folder} DESTINATION include/dropless FILES_MATCHING PATTERN "*.h")

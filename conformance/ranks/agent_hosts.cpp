@@ -74,10 +74,9 @@ class AgentHosts : public RankHosts {
     std::istringstream gone(answer.value_or("").substr(0, 256));
     std::string word, rank, host;
     if (gone >> word >> rank >> host && word == "gone") {
-      throw UsageError(
-          fmt::format("rank {} on {} has gone; start the run anew, with --resume", rank, host));
+      throw UsageError(fmt::format("rank {} on {} has gone; start all ranks anew", rank, host));
     }
-    throw UsageError("the hub of this run has no answer; start the run anew, with --resume");
+    throw UsageError("the hub of this run has no answer; start all ranks anew");
   }
 
   void listen_to_own(std::vector<Heard>& heard) {

@@ -197,7 +197,10 @@ std::int64_t resident_bytes(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/statm", pid));
   std::int64_t total = 0, resident = 0;
   if (!(file >> total >> resident)) return 0;
-  return resident * sysconf(_SC_PAGESIZE);
+  std::int64_t bytes = resident * sysconf(_SC_PAGESIZE);
+  std::ifstream children(fmt::format("/proc/{0}/task/{0}/children", pid));
+  for (pid_t child = 0; children >> child;) bytes += resident_bytes(child);
+  return bytes;
 }
 
 }  // namespace dropless::conformance

@@ -58,7 +58,7 @@ class Child {
 
 // "SIGSEGV", "exit(3)": how a process ended.
 std::string how_it_ended(int wait_status);
-// Resident bytes of a process, 0 when it is gone.
+// Resident bytes of a process and its descendants, 0 when they are gone.
 std::int64_t resident_bytes(pid_t pid);
 
 }  // namespace dropless::conformance

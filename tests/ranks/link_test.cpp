@@ -98,8 +98,6 @@ TEST(Tcp, NobodyThere) {
   std::string why;
   EXPECT_EQ(try_to_connect("127.0.0.1", port, why), nullptr);
   EXPECT_NE(why.find("refused"), std::string::npos) << why;
-  EXPECT_EQ(try_to_connect("no-such-host.invalid", port, why), nullptr);
-  EXPECT_NE(why.find("no-such-host.invalid"), std::string::npos) << why;
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ says() { [[ $output == *"$1"* ]] || problem "the output does not say: $1"; }
 called() { [[ $calls == *"$1"* ]] || problem "no such call: $1"; }
 silent() { [[ -z $output && -z $calls ]] || problem "not silent"; }
 
-everything="cmake ninja-build g++ ccache clang-format $needed"
+everything="cmake ninja-build g++ ccache clang-format libopenmpi-dev openmpi-bin $needed"
 
 case="all installed, and no apt-get at all"
 # shellcheck disable=SC2086  # lists of words
@@ -67,7 +67,7 @@ silent
 case="tools that do not come from packages count"
 # shellcheck disable=SC2086
 machine $needed
-for tool in cmake ninja g++ ccache clang-format; do write "$tool" "true"; done
+for tool in cmake ninja g++ ccache clang-format mpicc mpirun; do write "$tool" "true"; done
 run 0
 silent
 
