@@ -75,6 +75,7 @@ int run(int argc, char** argv, Session& session) {
   dropless::conformance::add_faults(app, session);
   dropless::conformance::add_honest(app, session);
   dropless::conformance::add_sensitivity(app, session);
+  dropless::conformance::add_museum(app, session);
   dropless::conformance::add_tolerances(app, session);
   dropless::conformance::add_fuzz(app, session);
   dropless::conformance::add_bench(app, session);

@@ -62,6 +62,7 @@ void add_info(CLI::App& app, Session& session);
 void add_faults(CLI::App& app, Session& session);
 void add_honest(CLI::App& app, Session& session);
 void add_sensitivity(CLI::App& app, Session& session);
+void add_museum(CLI::App& app, Session& session);
 void add_tolerances(CLI::App& app, Session& session);
 void add_fuzz(CLI::App& app, Session& session);
 void add_bench(CLI::App& app, Session& session);
