@@ -23,8 +23,9 @@ constexpr int rounds = 3;
 constexpr Index small_size = 8;
 constexpr Index last_seed = 999999;
 
-constexpr std::array<Index, 20> edges = {0,  1,  2,  3,  15,  16,  17,  31,  32,  33,
-                                         48, 63, 64, 65, 127, 128, 129, 255, 256, 200};
+constexpr std::array<Index, 28> edges = {0,   1,   2,   3,   15,  16,   17,   31,  32,  33,
+                                         48,  63,  64,  65,  127, 128,  129,  255, 256, 200,
+                                         257, 511, 512, 513, 600, 1023, 1024, 1025};
 
 // Inside rc::gen::exec: picks that RapidCheck records.
 Index pick(Index least, Index most) {
@@ -169,11 +170,14 @@ CaseId draw(const std::vector<const Family*>& families) {
   std::size_t chosen = 0;
   while (place >= weight_of(*families[chosen])) place -= weight_of(*families[chosen++]);
   const Family& family = *families[chosen];
-  Index cap = largest_size;
+  // Now and then a heavy case: with many experts, which a layer of a published model has whatever
+  // its widths, or long in one direction, beyond whatever fits a block of an implementation.
+  const Index kind = pick(0, 49);
+  const bool many_experts = kind < 2, is_long = kind == 2;
+  Index cap = many_experts ? small_size : is_long ? longest_size : largest_size;
   for (int i = 0; i < tries; ++i) {
     CaseId id = pick_case(family, cap);
-    // Some families cannot be light: a layer of a published model has all its experts.
-    const double limit = i < tries / 2 ? most_work : 4 * most_work;
+    const double limit = most_work * (many_experts ? 16 : i < tries / 2 ? 1 : 4);
     if (fits(family, id, limit)) return id;
     if (work_of(id) > limit) cap = std::max<Index>(cap * 3 / 4, small_size);
   }

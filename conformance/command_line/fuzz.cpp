@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// dropless fuzz: random cases of every family, judged in workers, failures made small.
+// dropless fuzz: random cases of every family, judged in workers, failures made small; and how soon
+// they find the planted faults.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
+#include <fstream>
 #include <memory>
 #include <ostream>
 
 #include "conformance/cases/models.h"
+#include "conformance/command_line/fuzz_tables.h"
 #include "conformance/command_line/session.h"
-#include "conformance/report/failure_text.h"
 #include "conformance/report/machine.h"
-#include "conformance/report/summary.h"
-#include "conformance/runner/fuzzing.h"
 
 namespace dropless::conformance {
 namespace {
 
 constexpr double default_seconds = 60, default_timeout = 30;
 constexpr double longest = 86400 * 30;
+constexpr std::int64_t default_fault_cases = 20000;
 
 struct FuzzOptions {
   ImplementationOptions implementation;
-  std::optional<std::string> cases, seconds, seed, shrink_seconds, kinds;
+  std::optional<std::string> cases, seconds, seed, shrink_seconds, kinds, at_least;
+  std::vector<std::string> faults;
+  std::string json;
   FuzzPlan plan;
-  bool list = false;
+  bool list = false, against_faults = false;
 };
 
 void declare_fuzz(CLI::App& command, FuzzOptions& options) {
@@ -48,6 +49,21 @@ void declare_fuzz(CLI::App& command, FuzzOptions& options) {
       .add_option("--kinds", options.kinds, "stop after this many kinds of failures (default: 5)")
       ->type_name("N");
   command.add_flag("--list", options.list, "print the ids of --cases cases and judge nothing");
+  command.add_flag("--faults", options.against_faults,
+                   "find the planted faults instead, each within --cases cases of its stage "
+                   "(default: 20000), those of the tiers left out; shrink only with "
+                   "--shrink-seconds");
+  command.add_flag("--new-values", options.plan.new_values,
+                   "with --faults: leave out cases of the tiers under other seeds as well");
+  command.add_option("--fault", options.faults, "only this planted fault; repeatable")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+  command
+      .add_option("--at-least", options.at_least,
+                  "with --faults: exit code 0 from this share (default: 95)")
+      ->type_name("PERCENT");
+  command.add_option("--json", options.json, "write the results as JSON as well")
+      ->type_name("FILE");
   declare(command, options.implementation);
 }
 
@@ -55,7 +71,6 @@ void read_numbers(FuzzOptions& options) {
   FuzzPlan& plan = options.plan;
   if (options.cases) plan.cases = whole_number("--cases", *options.cases, 1, 1000000000);
   if (options.seconds) plan.seconds = positive_number("--seconds", *options.seconds, longest);
-  if (!plan.cases && !plan.seconds) plan.seconds = default_seconds;
   if (options.seed) {
     plan.seed =
         static_cast<std::uint64_t>(whole_number("--seed", *options.seed, 0, std::int64_t{1} << 62));
@@ -90,63 +105,80 @@ SupervisorOptions supervisor_options(const ImplementationOptions& given, Session
   return options;
 }
 
-std::string finding_text(const FuzzFinding& finding, const Reproduction& how) {
-  std::string text =
-      fmt::format("{}: {} case{}, the first is number {}\n  {}\n", finding.kind, finding.cases,
-                  finding.cases == 1 ? "" : "s", finding.number, finding.first.text());
-  if (finding.candidates > 0) {
-    text += fmt::format("  made smaller in {} steps ({} candidates{}):\n", finding.steps,
-                        finding.candidates, finding.out_of_time ? ", out of time" : "");
-  }
-  return text + failure_text(finding.outcome, how) + "\n";
-}
-
-// Every label that something was required of, stages and families by themselves.
-std::string shares_text(const FuzzReport& report, bool families) {
-  std::string text;
-  for (const FuzzShare& share : report.shares) {
-    const bool family = share.label.find('.') != std::string::npos;
-    if (family && !families && share.met) continue;
-    if (share.of == 0 && share.met) continue;
-    const double percent =
-        share.of == 0 ? 0
-                      : 100.0 * static_cast<double>(share.count) / static_cast<double>(share.of);
-    text += fmt::format("  {:<30} {:>8} of {:>8} {:<26} {:>5.1f} %  required {:>4.1f} %{}\n",
-                        share.label, share.count, share.of, share.among, percent,
-                        100 * share.required, share.met ? "" : "  MISSED");
-  }
-  return text;
-}
-
-std::string last_line(const FuzzReport& report) {
-  const auto missed = std::count_if(report.shares.begin(), report.shares.end(),
-                                    [](const FuzzShare& share) { return !share.met; });
-  const double rate = static_cast<double>(report.cases) / std::max(report.seconds, 1e-9);
-  const char* word = "PASS";
-  if (!report.findings.empty()) {
-    word = "FAIL";
-  } else if (report.count(Status::pass) == 0) {
-    word = "FAIL (nothing passed)";
-  } else if (missed > 0) {
-    word = "MISTRUSTED (the cases drawn were too much alike)";
-  }
-  return fmt::format("{}: {} cases ({}), {} checks, {:.1f} s, {:.0f} cases/s\n", word, report.cases,
-                     in_words(report.statuses), report.checks, report.seconds, rate);
-}
-
 int exit_code(const FuzzReport& report) {
-  const bool shares_met = std::all_of(report.shares.begin(), report.shares.end(),
-                                      [](const FuzzShare& share) { return share.met; });
-  return report.findings.empty() && shares_met && report.count(Status::pass) > 0 ? 0 : 1;
+  return report.findings.empty() && report.shares_met() && report.count(Status::pass) > 0 ? 0 : 1;
+}
+
+void write_json(const std::string& path, const nlohmann::ordered_json& json) {
+  std::ofstream file(path);
+  file << json.dump(2) << '\n';
+  if (!file.flush()) throw UsageError(fmt::format("{} cannot be written", path));
+}
+
+std::vector<FaultEntry> chosen_faults(const FuzzOptions& options) {
+  std::vector<FaultEntry> chosen;
+  for (const FaultEntry& fault : fault_entries()) {
+    const auto& stages = options.plan.stages;
+    const bool wanted =
+        stages.empty() || std::find(stages.begin(), stages.end(), fault.stage()) != stages.end();
+    if (wanted && fault.visibility == Visibility::cpu) chosen.push_back(fault);
+  }
+  for (const std::string& name : options.faults) {
+    if (std::none_of(chosen.begin(), chosen.end(),
+                     [&](const FaultEntry& fault) { return fault.name == name; })) {
+      throw UsageError(
+          fmt::format("no fault '{}' that a CPU shows; see dropless faults --list", name));
+    }
+  }
+  if (!options.faults.empty()) {
+    std::erase_if(chosen, [&](const FaultEntry& fault) {
+      return std::find(options.faults.begin(), options.faults.end(), fault.name) ==
+             options.faults.end();
+    });
+  }
+  if (chosen.empty()) throw UsageError("no fault left; see dropless faults --list");
+  return chosen;
+}
+
+void run_faults(FuzzOptions& options, Session& session) {
+  FuzzPlan& plan = options.plan;
+  if (options.implementation.implementation) {
+    throw UsageError("--faults brings its own implementations; leave out --implementation");
+  }
+  if (options.seconds)
+    throw UsageError("--faults counts cases; give --cases N instead of --seconds");
+  const std::vector<FaultEntry> faults = chosen_faults(options);
+  if (!plan.cases) plan.cases = default_fault_cases;
+  if (!options.shrink_seconds) plan.shrink_seconds = 0;
+  SupervisorOptions supervisor = supervisor_options(options.implementation, session);
+  if (!options.implementation.threads) supervisor.worker.threads = 1;
+  const std::int64_t least =
+      options.at_least ? whole_number("--at-least", *options.at_least, 1, 100) : 95;
+  if (!options.json.empty()) write_json(options.json, {});  // refused before the work, not after
+  const std::vector<FuzzedFault> all =
+      fuzz_faults(plan, faults, supervisor,
+                  [&](const FuzzedFault& one) { session.out << fault_text(one) << std::flush; });
+  session.out << '\n' << found_table(all) << '\n' << last_line(all);
+  if (!options.json.empty()) write_json(options.json, to_json(all, plan));
+  const std::int64_t found =
+      std::count_if(all.begin(), all.end(), [](const FuzzedFault& one) { return one.killer; });
+  session.exit_code = 100 * found >= least * std::ssize(all) ? 0 : 1;
 }
 
 void run(FuzzOptions& options, Session& session) {
   read_numbers(options);
+  if (options.against_faults || !options.faults.empty()) {
+    run_faults(options, session);
+    return;
+  }
+  if (options.at_least) throw UsageError("--at-least goes with --faults");
   if (options.list) {
     if (!options.plan.cases) throw UsageError("--list needs a number of cases; give --cases N");
     for (const CaseId& id : fuzz_cases(options.plan)) session.out << id.text() << '\n';
     return;
   }
+  if (!options.plan.cases && !options.plan.seconds) options.plan.seconds = default_seconds;
+  if (!options.json.empty()) write_json(options.json, {});
   const SupervisorOptions supervisor = supervisor_options(options.implementation, session);
   const auto progress = [&](const FuzzReport& report) {
     if (!session.progress) return;
@@ -173,6 +205,9 @@ void run(FuzzOptions& options, Session& session) {
               << shares_text(report, !options.plan.stages.empty() || !options.plan.families.empty())
               << '\n'
               << last_line(report);
+  if (!options.json.empty()) {
+    write_json(options.json, to_json(report, options.plan, supervisor.worker.implementation));
+  }
   session.exit_code = exit_code(report);
 }
 

@@ -3,6 +3,7 @@
 // this is all that the command line knows about them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "conformance/adapters/sources.h"
 #include "conformance/runner/supervisor.h"
 
 namespace dropless::conformance {
@@ -22,6 +24,7 @@ struct FuzzPlan {
   int kinds = 5;                              // of failures, then the run stops
   std::vector<std::string> stages, families;  // empty: all
   std::string out;                            // folder for failing cases
+  bool new_values = false;  // faults: only cases that differ from the tiers in more than the seed
 };
 
 // One kind of failure: a status, and the clause that was broken first.
@@ -54,6 +57,10 @@ struct FuzzReport {
   bool stopped = false;       // by the number of kinds
   std::string corpus;         // file with the failing cases; it exists when there are some
 
+  [[nodiscard]] bool shares_met() const {
+    return std::all_of(shares.begin(), shares.end(),
+                       [](const FuzzShare& share) { return share.met; });
+  }
   [[nodiscard]] std::int64_t count(Status status) const {
     const auto found = statuses.find(status);
     return found == statuses.end() ? 0 : found->second;
@@ -67,5 +74,25 @@ FuzzReport run_fuzz(const FuzzPlan& plan, const SupervisorOptions& options,
 
 // The cases that a run by `plan.cases` (needed) judges, in their order.
 std::vector<CaseId> fuzz_cases(const FuzzPlan& plan);
+
+// How one planted fault fared under random cases of its stage, those of the tiers left out.
+struct FuzzedFault {
+  FaultEntry fault;
+  std::optional<Outcome> killer;  // the first case that fails with it and passes without, smaller
+                                  // where that was asked for
+  std::optional<CaseId> first;    // that case as it was drawn
+  bool new_values = false;        // it differs from all cases of the tiers in more than the seed
+  std::int64_t cases = 0;         // judged until then
+  std::int64_t not_judged = 0;    // of them not supported or mistrusted
+  std::int64_t accusations = 0;   // of them failing without the fault too: no kill
+  double seconds = 0;
+};
+
+// Every fault under the same `plan.cases` (needed) cases of its stage, `options.jobs` faults at a
+// time; `options.worker.implementation` is not used. `known` gets the results in the order of the
+// faults, as soon as they are known. Throws like run_fuzz.
+std::vector<FuzzedFault> fuzz_faults(const FuzzPlan& plan, const std::vector<FaultEntry>& faults,
+                                     const SupervisorOptions& options,
+                                     const std::function<void(const FuzzedFault&)>& known);
 
 }  // namespace dropless::conformance

@@ -29,18 +29,22 @@ TEST(Drawing, ALongerRunBeginsLikeAShorterOne) {
   EXPECT_TRUE(std::equal(shorter.begin(), shorter.end(), longer.begin()));
 }
 
-TEST(Drawing, EveryCaseIsLegalAndSmall) {
+TEST(Drawing, EveryCaseIsLegalAndFewAreLarge) {
+  int beyond = 0;
   for (const CaseId& id : drawn(1, 3000)) {
     EXPECT_EQ(conformance::registry().resolve(id.text()), id) << id.text();
-    const Shape shape = shape_of(id);
     const Family& family = *conformance::registry().find(id.family);
+    bool large = false;
     for (const auto& parameter : family.parameters) {
       if (!is_size(parameter.name)) continue;
-      EXPECT_LE(integer_of(id, parameter.name, 0), std::max(largest_size, parameter.least + 12))
-          << id.text();
+      const Index size = integer_of(id, parameter.name, 0);
+      EXPECT_LE(size, std::max(longest_size, parameter.least + 12)) << id.text();
+      large = large || size > std::max(largest_size, parameter.least + 12);
     }
-    EXPECT_LE(shape.hidden, 2 * largest_size) << id.text();
+    beyond += large ? 1 : 0;
   }
+  EXPECT_GT(beyond, 0);
+  EXPECT_LT(beyond, 100);
 }
 
 TEST(Drawing, SharesAreMetForAnySeed) {

@@ -60,7 +60,10 @@ void run_cross_entropy(CaseRun& run) {
   const ExpectedLoss expected = expected_loss(run, data);
   std::vector<bool> labelled(at(data.tokens));
   for (Index t = 0; t < data.tokens; ++t) labelled[at(t)] = data.labels[at(t)] >= 0;
-  const bool trivial = data.vocabulary == 1 || count_of(labelled) == 0;
+  // Large logits of few tokens or classes may all be on the side of the label: no loss is left.
+  const bool few = data.vocabulary < 5 || count_of(labelled) < 4;
+  const bool trivial =
+      data.vocabulary == 1 || count_of(labelled) == 0 || (few && run.word("kind") == "large");
   run.judge().require(trivial || expected.value > 16 * expected.error, "a loss above its error");
   LossCall call = loss_call(run, data, direction_of(run));
   call.perform();

@@ -197,6 +197,12 @@ Family backward_single_family() {
                                      one("softmax", "no"), one("softmax_selected", "no"),
                                      one("sqrt_softplus", "no"), one("sqrt_softplus", "yes")});
   family.run = run_backward_single;
+  family.objection = [](const Values& values) -> std::string {
+    const bool selected = value_of(values, "score") == "softmax_selected";
+    return selected && value_of(values, "renormalize") == "yes"
+               ? "softmax over the selected experts cannot be renormalised"
+               : "";
+  };
   return family;
 }
 
