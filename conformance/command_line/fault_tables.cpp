@@ -121,6 +121,12 @@ std::string last_line(const std::vector<Hunt>& hunts) {
       hunts.empty() ? 0.0
                     : 100.0 * static_cast<double>(killed) / static_cast<double>(hunts.size()));
   if (!survivors.empty()) text += fmt::format("; survivors: {}", fmt::join(survivors, ", "));
+  const auto slowest =
+      std::max_element(hunts.begin(), hunts.end(),
+                       [](const Hunt& a, const Hunt& b) { return a.seconds < b.seconds; });
+  if (slowest != hunts.end()) {
+    text += fmt::format("; slowest: {} in {:.1f} s", slowest->fault.name, slowest->seconds);
+  }
   return text + "\n";
 }
 
@@ -134,40 +140,6 @@ std::string fault_list(const std::vector<FaultEntry>& faults) {
                 : fmt::format("    needs {}: {}\n", name(fault.visibility), fault.reason);
   }
   return text;
-}
-
-nlohmann::ordered_json to_json(const std::vector<Hunt>& hunts,
-                               const std::vector<FaultEntry>& faults) {
-  auto all = nlohmann::ordered_json::array();
-  for (const FaultEntry& fault : faults) {
-    nlohmann::ordered_json one = {{"fault", fault.name},
-                                  {"stage", fault.stage()},
-                                  {"provenance", fault.provenance},
-                                  {"symptom", fault.symptom},
-                                  {"trigger", fault.trigger},
-                                  {"clauses", fault.clauses},
-                                  {"visibility", name(fault.visibility)}};
-    if (!fault.reason.empty()) one["reason"] = fault.reason;
-    const auto found = std::find_if(hunts.begin(), hunts.end(), [&](const Hunt& hunt) {
-      return hunt.fault.name == fault.name;
-    });
-    if (found != hunts.end()) {
-      one["killed"] = found->killer.has_value();
-      one["tier"] = name(found->tier);
-      one["cases"] = found->cases;
-      one["not_judged"] = found->not_judged;
-      one["accusations"] = found->accusations;
-      one["seconds"] = found->seconds;
-      if (found->killer) {
-        one["killed_by"] = found->clause;
-        one["named"] = found->named;
-        one["case"] = found->killer->id.text();
-        one["seen_by"] = found->clauses;
-      }
-    }
-    all.push_back(std::move(one));
-  }
-  return {{"schema", 1}, {"faults", std::move(all)}};
 }
 
 }  // namespace dropless::conformance

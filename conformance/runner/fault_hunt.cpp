@@ -6,6 +6,7 @@
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <numeric>
 
 #include "conformance/runner/supervisor.h"
 
@@ -28,19 +29,32 @@ bool names_any(const Family& family, const std::vector<std::string>& clauses) {
                      [&](const std::string& clause) { return contains(family.clauses, clause); });
 }
 
-constexpr int classes = 3;
+constexpr int classes = 4;
 
 // 0 .. classes - 1, or none: the family is not asked.
 std::optional<int> class_of(const Family& family, const FaultEntry& fault, bool alone) {
   const bool home = family.stage() == fault.stage();
+  const std::vector<std::string> first(fault.clauses.begin(), fault.clauses.begin() + 1);
   if (alone) {
-    const std::vector<std::string> first(fault.clauses.begin(), fault.clauses.begin() + 1);
     if (home ? names_any(family, first) : names_foreign(family, first)) return 0;
     return std::nullopt;
   }
-  if (home) return names_any(family, fault.clauses) ? 0 : 1;
-  if (names_foreign(family, fault.clauses)) return 2;
+  if (home && names_any(family, first)) return 0;
+  if (home) return names_any(family, fault.clauses) ? 1 : 2;
+  if (names_foreign(family, fault.clauses)) return 3;
   return std::nullopt;
+}
+
+// Far apart from each other first: neighbours in a list of cases differ in one parameter only.
+std::vector<Values> spread(std::vector<Values> cases) {
+  const std::size_t count = cases.size();
+  std::size_t step = count * 618 / 1000 + 1;
+  while (std::gcd(step, count) > 1) ++step;
+  std::vector<Values> ordered;
+  for (std::size_t i = 0; i < count; ++i) {
+    ordered.push_back(std::move(cases[(count / 2 + i * step) % count]));
+  }
+  return ordered;
 }
 
 struct Enough {};  // thrown by the observer: the supervisor's workers end with its scope
@@ -95,13 +109,18 @@ class Hunter {
       hunt_.tier = hunt_.killer ? hunt_.tier : tier;
       const std::vector<CaseId> cases = cases_for(registry(), hunt_.fault, tier, options_.alone);
       if (!cases.empty()) run(cases, tier);
-      if (hunt_.killer && !options_.every_case) break;
+      if (is_enough()) break;
     }
     hunt_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return std::move(hunt_);
   }
 
  private:
+  [[nodiscard]] bool is_enough() const {
+    if (!hunt_.killer || options_.every_case) return false;
+    return !options_.until_two_clauses || hunt_.clauses.size() > 1;
+  }
+
   void run(const std::vector<CaseId>& cases, Tier tier) {
     SupervisorOptions options;
     options.worker = {"fault:" + hunt_.fault.name, "", options_.threads};
@@ -113,7 +132,7 @@ class Hunter {
       supervisor.run(cases, [&](const Outcome& outcome) {
         note(outcome, tier,
              [&] { return control().passes(options, hunt_.fault, profile, outcome.id); });
-        if (hunt_.killer && !options_.every_case) throw Enough{};
+        if (is_enough()) throw Enough{};
       });
     } catch (const Enough&) {
     }
@@ -129,12 +148,16 @@ class Hunter {
       ++hunt_.accusations;
       return;
     }
+    std::set<std::string> broken;
+    for (const Failure& failure : outcome.verdict.failures) broken.insert(failure.clause);
+    if (broken.empty()) broken.insert(std::string(name(status)));
+    hunt_.clauses.insert(broken.begin(), broken.end());
+    // A case may break several clauses; a named one is the telling one, the first before others.
     std::string clause = killing_clause(outcome);
-    for (const Failure& failure : outcome.verdict.failures) {
-      hunt_.clauses.insert(failure.clause);
-      // A case may break several clauses; the named one is the telling one.
-      if (failure.clause == hunt_.fault.clauses.front()) clause = failure.clause;
-    }
+    const auto& expected = hunt_.fault.clauses;
+    const auto telling = std::find_if(expected.begin(), expected.end(),
+                                      [&](const std::string& c) { return broken.contains(c); });
+    if (telling != expected.end()) clause = *telling;
     if (options_.alone && clause != hunt_.fault.clauses.front()) return;
     if (hunt_.killer) return;
     hunt_.killer = outcome;
@@ -147,6 +170,11 @@ class Hunter {
   Hunt hunt_;
 };
 
+ClauseReasons& reasons_of_process() {
+  static ClauseReasons reasons;
+  return reasons;
+}
+
 }  // namespace
 
 std::vector<CaseId> cases_for(const Registry& registry, const FaultEntry& fault, Tier tier,
@@ -157,7 +185,7 @@ std::vector<CaseId> cases_for(const Registry& registry, const FaultEntry& fault,
     for (const Family& family : registry.families()) {
       if (class_of(family, fault, alone) != rank) continue;
       families.emplace_back();
-      for (Values& values : family.select(tier)) {
+      for (Values& values : spread(family.select(tier))) {
         families.back().push_back({family.name, std::move(values)});
       }
     }
@@ -175,6 +203,14 @@ std::vector<CaseId> cases_for(const Registry& registry, const FaultEntry& fault,
 
 Hunt hunt(const FaultEntry& fault, const HuntOptions& options) {
   return Hunter(fault, options).go();
+}
+
+void register_clause_reasons(ClauseReasons reasons) {
+  reasons_of_process() = std::move(reasons);
+}
+
+const ClauseReasons& clause_reasons() {
+  return reasons_of_process();
 }
 
 }  // namespace dropless::conformance

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,6 +21,8 @@ struct HuntOptions {
                                                             // nothing
   bool alone = false;       // only cases of the first named clause, and only it can kill
   bool every_case = false;  // go on after the first kill, to learn which clauses see the fault
+  // Go on until a second clause has seen it: a clause is needed when only it sees a fault.
+  bool until_two_clauses = false;
   int threads = 1;
   double timeout_seconds = 60;
   const std::atomic<int>* interrupt = nullptr;
@@ -34,13 +37,14 @@ struct Hunt {
   std::size_t cases = 0;          // run until then
   std::size_t not_judged = 0;     // of them not supported or mistrusted: no kill, but no pass
   std::size_t accusations = 0;    // cases that fail without the fault too: no kill, a broken suite
-  std::set<std::string> clauses;  // every clause that a failure named
+  std::set<std::string> clauses;  // every clause that a failure named, or "crash", "timeout"
   double seconds = 0;
 };
 
 // The cases of a fault in a tier (without the tiers below), in the order in which they are run:
-// families of its stage that can name an expected clause, then other families of its stage, then
-// foreign families that can name one. Inside such a class families take turns.
+// families of its stage that can name the first expected clause, those that can name another one,
+// other families of its stage, foreign families that can name one. Inside such a class families
+// take turns, and the cases of a family come in an order that varies many parameters early.
 std::vector<CaseId> cases_for(const Registry& registry, const FaultEntry& fault, Tier tier,
                               bool alone);
 
@@ -49,5 +53,10 @@ std::vector<CaseId> cases_for(const Registry& registry, const FaultEntry& fault,
 // none. May be called from several threads. Throws UsageError (the fault cannot be loaded) and
 // Interrupted.
 Hunt hunt(const FaultEntry& fault, const HuntOptions& options);
+
+// Why clauses stay although no fault needs them, by clause; said where the faults are.
+using ClauseReasons = std::map<std::string, std::string>;
+void register_clause_reasons(ClauseReasons reasons);
+const ClauseReasons& clause_reasons();
 
 }  // namespace dropless::conformance

@@ -15,7 +15,7 @@ double sigmoid(double x) {
 
 void add_formulas(std::vector<Fault>& faults) {
   faults.push_back({.name = "activation.gelu_for_silu",
-                    .provenance = "operator: the neighbouring mode (public MoE tests pass it)",
+                    .provenance = "operator O17: the neighbouring mode (public MoE tests pass it)",
                     .symptom = "the gate goes through GELU",
                     .trigger = "swiglu",
                     .clauses = {"ACTIVATION-1a"},
@@ -36,7 +36,7 @@ void add_formulas(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "activation.erf_for_tanh",
-                    .provenance = "operator: the neighbouring mode (two forms of GELU)",
+                    .provenance = "operator O17: the neighbouring mode (two forms of GELU)",
                     .symptom = "the exact GELU is computed instead of its tanh form",
                     .trigger = "geglu",
                     .clauses = {"ACTIVATION-1c"},
@@ -48,7 +48,7 @@ void add_formulas(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "activation.relu_not_squared",
-                    .provenance = "operator: the neighbouring mode (Nemotron)",
+                    .provenance = "operator O17: the neighbouring mode (Nemotron)",
                     .symptom = "the square is left out",
                     .trigger = "relu2",
                     .clauses = {"ACTIVATION-1d"},
@@ -59,7 +59,7 @@ void add_formulas(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "activation.square_without_relu",
-                    .provenance = "operator: drop a zero case (Nemotron)",
+                    .provenance = "operator O4: drop a zero case (Nemotron)",
                     .symptom = "negative inputs are squared",
                     .trigger = "relu2",
                     .clauses = {"ACTIVATION-1d"},
@@ -71,7 +71,7 @@ void add_formulas(std::vector<Fault>& faults) {
   const auto clamped = [&](const char* name, const char* symptom, const char* trigger,
                            void (*plant)(Planted&)) {
     faults.push_back({.name = name,
-                      .provenance = "operator: a setting that never arrives (flashinfer 2889; "
+                      .provenance = "operator O17: a setting that never arrives (flashinfer 2889; "
                                     "gpt-oss 7, 1.702, 1)",
                       .symptom = symptom,
                       .trigger = trigger,
@@ -107,21 +107,21 @@ void add_formulas(std::vector<Fault>& faults) {
 
 void add_layouts_and_range(std::vector<Fault>& faults) {
   faults.push_back({.name = "activation.gate_and_up_swapped",
-                    .provenance = "operator: swapped index spaces (vllm: w1/w3 order)",
+                    .provenance = "operator O3: swapped index spaces (vllm: w1/w3 order)",
                     .symptom = "the activation is applied to up",
                     .trigger = "gated kinds",
-                    .clauses = {"ACTIVATION-2", "ACTIVATION-1a"},
+                    .clauses = {"ACTIVATION-2", "ACTIVATION-1a", "ACTIVATION-1b"},
                     .plant = [](Planted& planted) { swap_gate_and_up(planted); }});
-  faults.push_back({.name = "activation.layout_ignored",
-                    .provenance = "operator: a setting that never arrives (gpt-oss interleaves)",
-                    .symptom = "interleaved columns are taken as concatenated",
-                    .trigger = "the interleaved layout",
-                    .clauses = {"ACTIVATION-2", "ACTIVATION-5a"},
-                    .plant = [](Planted& planted) {
-                      change_activation(planted, [](Settings& s) {
-                        s.gate_up_layout = DROPLESS_GATE_UP_CONCATENATED;
-                      });
-                    }});
+  faults.push_back(
+      {.name = "activation.layout_ignored",
+       .provenance = "operator O17: a setting that never arrives (gpt-oss interleaves)",
+       .symptom = "interleaved columns are taken as concatenated",
+       .trigger = "the interleaved layout",
+       .clauses = {"ACTIVATION-2", "ACTIVATION-5a"},
+       .plant = [](Planted& planted) {
+         change_activation(planted,
+                           [](Settings& s) { s.gate_up_layout = DROPLESS_GATE_UP_CONCATENATED; });
+       }});
   faults.push_back({.name = "activation.clamp_swallows_nan",
                     .provenance = "Transformer Engine 3550: a minimum that drops NaN",
                     .symptom = "a NaN becomes the limit",
@@ -145,7 +145,7 @@ void add_layouts_and_range(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "activation.exponential_overflows",
-                    .provenance = "operator: naive formula g * e^g / (1 + e^g)",
+                    .provenance = "operator O18: naive formula g * e^g / (1 + e^g)",
                     .symptom = "a large gate gives NaN",
                     .trigger = "a gate above 88",
                     .clauses = {"ACTIVATION-3"},
@@ -156,7 +156,7 @@ void add_layouts_and_range(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "activation.negative_gate_divides_infinities",
-                    .provenance = "operator: naive formula, tanh as (e^2z - 1) / (e^2z + 1)",
+                    .provenance = "operator O18: naive formula, tanh as (e^2z - 1) / (e^2z + 1)",
                     .symptom = "a large gate gives NaN",
                     .trigger = "geglu and a gate above 8",
                     .clauses = {"ACTIVATION-3", "ACTIVATION-1c"},
@@ -168,7 +168,7 @@ void add_layouts_and_range(std::vector<Fault>& faults) {
                     }});
   faults.push_back(
       {.name = "activation.product_in_fp16",
-       .provenance = "operator: a narrower format on the way (DeepSpeed 5156)",
+       .provenance = "operator O15: a narrower format on the way (DeepSpeed 5156)",
        .symptom = "results above 65504 are infinite",
        .trigger = "large gate and up",
        .clauses = {"ACTIVATION-3", "ACTIVATION-1a"},
@@ -179,7 +179,7 @@ void add_layouts_and_range(std::vector<Fault>& faults) {
 
 void add_weights(std::vector<Fault>& faults) {
   faults.push_back({.name = "activation.early_weight_ignored",
-                    .provenance = "operator: factor never applied (vllm 45037)",
+                    .provenance = "operator O9: factor never applied (vllm 45037)",
                     .symptom = "the routing weight is not applied",
                     .trigger = "early weights",
                     .clauses = {"ACTIVATION-5a"},
@@ -191,7 +191,7 @@ void add_weights(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "activation.early_weight_twice",
-                    .provenance = "operator: factor twice (vllm 24119)",
+                    .provenance = "operator O9: factor twice (vllm 24119)",
                     .symptom = "the routing weight is applied again",
                     .trigger = "early weights",
                     .clauses = {"ACTIVATION-5a"},
@@ -288,7 +288,7 @@ void add_rows(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "activation.results_depend_on_threads",
-                    .provenance = "operator: unordered work (vllm 53440)",
+                    .provenance = "operator O15: unordered work (vllm 53440)",
                     .symptom = "another number of threads gives other low bits",
                     .trigger = "another number of threads",
                     .clauses = {"GENERAL-5"},
@@ -317,7 +317,7 @@ void add_rows(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "activation.refusals_swallowed",
-                    .provenance = "operator: a missing check (DeepGEMM 268)",
+                    .provenance = "operator O19: a missing check (DeepGEMM 268)",
                     .symptom = "shapes that do not fit are accepted",
                     .trigger = "an illegal request",
                     .clauses = {"GENERAL-3"},

@@ -61,7 +61,7 @@ void change_weight_gradient(Planted& planted, WeightedTerm term) {
 
 void add_slopes(std::vector<Fault>& faults) {
   faults.push_back({.name = "activation.slope_without_its_second_term",
-                    .provenance = "operator: an incomplete derivative",
+                    .provenance = "operator O18: an incomplete derivative",
                     .symptom = "the derivative of silu is taken as sigmoid",
                     .trigger = "swiglu",
                     .clauses = {"ACTIVATION-4a", "ACTIVATION-5b"},
@@ -71,35 +71,36 @@ void add_slopes(std::vector<Fault>& faults) {
                         return dh * p.weight * p.up * sigmoid(p.gate);
                       });
                     }});
-  faults.push_back({.name = "activation.gradient_passes_the_clamp",
-                    .provenance = "operator: mask only in the forward pass (transformers 48687)",
-                    .symptom = "inputs that the clamp holds have a gradient",
-                    .trigger = "swiglu_clamped beyond the limit",
-                    .clauses = {"ACTIVATION-4a"},
-                    .plant = [](Planted& planted) {
-                      change_gradient(planted, false, [](double d, const Point& p, double dh) {
-                        const Settings& s = p.settings;
-                        if (s.kind != DROPLESS_SWIGLU_CLAMPED) return d;
-                        const double gate = std::min(p.gate, s.limit);
-                        return dh * p.weight * gate * sigmoid(s.alpha * gate);
-                      });
-                    }});
-  faults.push_back({.name = "activation.slope_at_the_limit_twice",
-                    .provenance = "operator: contribute twice (both branches take the equality)",
-                    .symptom = "exactly at the limit the gradient counts twice",
-                    .trigger = "an input exactly at the limit",
-                    .clauses = {"ACTIVATION-4b"},
-                    .plant = [](Planted& planted) {
-                      change_gradient(planted, false, [](double d, const Point& p, double dh) {
-                        const Settings& s = p.settings;
-                        const bool at_limit =
-                            s.kind == DROPLESS_SWIGLU_CLAMPED && std::fabs(p.up) == s.limit;
-                        const double gate = std::min(p.gate, s.limit);
-                        return at_limit ? 2 * dh * p.weight * gate * sigmoid(s.alpha * gate) : d;
-                      });
-                    }});
+  faults.push_back(
+      {.name = "activation.gradient_passes_the_clamp",
+       .provenance = "operator O16: mask only in the forward pass (transformers 48687)",
+       .symptom = "inputs that the clamp holds have a gradient",
+       .trigger = "swiglu_clamped beyond the limit",
+       .clauses = {"ACTIVATION-4a", "ACTIVATION-5b"},
+       .plant = [](Planted& planted) {
+         change_gradient(planted, false, [](double d, const Point& p, double dh) {
+           const Settings& s = p.settings;
+           if (s.kind != DROPLESS_SWIGLU_CLAMPED) return d;
+           const double gate = std::min(p.gate, s.limit);
+           return dh * p.weight * gate * sigmoid(s.alpha * gate);
+         });
+       }});
+  faults.push_back(
+      {.name = "activation.slope_at_the_limit_twice",
+       .provenance = "operator O14: contribute twice (both branches take the equality)",
+       .symptom = "exactly at the limit the gradient counts twice",
+       .trigger = "an input exactly at the limit",
+       .clauses = {"ACTIVATION-4b"},
+       .plant = [](Planted& planted) {
+         change_gradient(planted, false, [](double d, const Point& p, double dh) {
+           const Settings& s = p.settings;
+           const bool at_limit = s.kind == DROPLESS_SWIGLU_CLAMPED && std::fabs(p.up) == s.limit;
+           const double gate = std::min(p.gate, s.limit);
+           return at_limit ? 2 * dh * p.weight * gate * sigmoid(s.alpha * gate) : d;
+         });
+       }});
   faults.push_back({.name = "activation.slope_of_negative_inputs",
-                    .provenance = "operator: drop a zero case (Nemotron)",
+                    .provenance = "operator O4: drop a zero case (Nemotron)",
                     .symptom = "negative inputs of relu2 have a gradient",
                     .trigger = "relu2",
                     .clauses = {"ACTIVATION-4a", "ACTIVATION-5b"},
@@ -109,7 +110,7 @@ void add_slopes(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "activation.offset_missing_in_the_slope",
-                    .provenance = "operator: no backward twin (gpt-oss)",
+                    .provenance = "operator O16: no backward twin (gpt-oss)",
                     .symptom = "the gate's gradient lacks the offset of up",
                     .trigger = "swiglu_clamped with an offset",
                     .clauses = {"ACTIVATION-4a"},
@@ -124,7 +125,7 @@ void add_slopes(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "activation.gradients_in_bf16",
-                    .provenance = "operator: a rounding between two steps (torchtitan 2679)",
+                    .provenance = "operator O15: a rounding between two steps (torchtitan 2679)",
                     .symptom = "fp32 gradients are rounded to bf16",
                     .trigger = "fp32",
                     .clauses = {"ACTIVATION-4a"},
@@ -133,7 +134,7 @@ void add_slopes(std::vector<Fault>& faults) {
                                       [](double d, const Point&, double) { return bf16(d); });
                     }});
   faults.push_back({.name = "activation.gradients_swapped",
-                    .provenance = "operator: swapped index spaces (vllm: w1/w3 order)",
+                    .provenance = "operator O3: swapped index spaces (vllm: w1/w3 order)",
                     .symptom = "gate's gradient stands in up's column",
                     .trigger = "gated kinds",
                     .clauses = {"ACTIVATION-4a", "ACTIVATION-5b"},
@@ -153,7 +154,7 @@ void add_slopes(std::vector<Fault>& faults) {
 
 void add_weight_gradients(std::vector<Fault>& faults) {
   faults.push_back({.name = "activation.weight_gradient_of_rounded_values",
-                    .provenance = "operator: value of the wrong twin (mcore-bridge 125)",
+                    .provenance = "operator O10: value of the wrong twin (mcore-bridge 125)",
                     .symptom = "d_w is made from h rounded to bf16",
                     .trigger = "early weights",
                     .clauses = {"ACTIVATION-5b"},
@@ -162,7 +163,7 @@ void add_weight_gradients(std::vector<Fault>& faults) {
                                              [](const Point&, double h) { return bf16(h); });
                     }});
   faults.push_back({.name = "activation.weight_gradient_weighted",
-                    .provenance = "operator: factor twice (vllm 24119)",
+                    .provenance = "operator O9: factor twice (vllm 24119)",
                     .symptom = "d_w contains the weight",
                     .trigger = "early weights",
                     .clauses = {"ACTIVATION-5b"},
@@ -171,7 +172,7 @@ void add_weight_gradients(std::vector<Fault>& faults) {
                                              [](const Point& p, double h) { return p.weight * h; });
                     }});
   faults.push_back({.name = "activation.input_gradient_not_weighted",
-                    .provenance = "operator: no backward twin (vllm 45037)",
+                    .provenance = "operator O16: no backward twin (vllm 45037)",
                     .symptom = "gradients of gate and up lack the weight",
                     .trigger = "early weights",
                     .clauses = {"ACTIVATION-5b"},

@@ -47,5 +47,11 @@ void add_activation(std::vector<Fault>& faults);
 void add_losses(std::vector<Fault>& faults);
 void add_optimizer(std::vector<Fault>& faults);
 void add_layer(std::vector<Fault>& faults);
+void add_exchange(std::vector<Fault>& faults);
+void add_training(std::vector<Fault>& faults);
+// Invented after the suite, over all stages.
+void add_later(std::vector<Fault>& faults);
+// Of the kinds that those showed the suite to miss.
+void add_repeated(std::vector<Fault>& faults);
 
 }  // namespace dropless::faults

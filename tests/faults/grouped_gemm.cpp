@@ -49,7 +49,7 @@ void add_layout(std::vector<Fault>& faults) {
                     .provenance = "Transformer Engine 2659",
                     .symptom = "the layout of a matrix is taken as column-major",
                     .trigger = "weights that are not symmetric",
-                    .clauses = {"GROUPED_GEMM-0a", "GROUPED_GEMM-0b"},
+                    .clauses = {"GROUPED_GEMM-0a", "GROUPED_GEMM-0b", "GROUPED_GEMM-6a"},
                     .plant = [](Planted& planted) {
                       around_row_products(planted, [](const auto& next, auto& a) {
                         if (!is_readable(right_of(a)) || right_of(a)->scales != nullptr) {
@@ -114,7 +114,7 @@ void add_layout(std::vector<Fault>& faults) {
 void add_factors(std::vector<Fault>& faults) {
   faults.push_back(
       {.name = "grouped_gemm.alpha_ignored",
-       .provenance = "operator: factor never applied (cuBLAS 6059292)",
+       .provenance = "operator O9: factor never applied (cuBLAS 6059292)",
        .symptom = "the factor of the product has no effect",
        .trigger = "alpha other than 1",
        .clauses = {"GROUPED_GEMM-0a", "GROUPED_GEMM-0b", "GROUPED_GEMM-0c", "GROUPED_GEMM-6a"},
@@ -125,7 +125,7 @@ void add_factors(std::vector<Fault>& faults) {
          });
        }});
   faults.push_back({.name = "grouped_gemm.alpha_scales_bias",
-                    .provenance = "operator: factor in the wrong place (vllm 24119)",
+                    .provenance = "operator O9: factor in the wrong place (vllm 24119)",
                     .symptom = "the bias is multiplied by alpha",
                     .trigger = "alpha other than 1 and a bias",
                     .clauses = {"GROUPED_GEMM-0a", "GROUPED_GEMM-6a"},
@@ -156,7 +156,7 @@ void add_factors(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "grouped_gemm.beta_taken_as_one",
-                    .provenance = "operator: fixed factor (pytorch grouped_mm accumulates)",
+                    .provenance = "operator O9: fixed factor (pytorch grouped_mm accumulates)",
                     .symptom = "C is added unscaled",
                     .trigger = "beta other than 0 and 1",
                     .clauses = {"GROUPED_GEMM-0c", "GROUPED_GEMM-5"},
@@ -215,7 +215,7 @@ void add_contract(std::vector<Fault>& faults) {
                       refuse_empty<&Table::gemm_wgrad>(planted, rows);
                     }});
   faults.push_back({.name = "grouped_gemm.no_rows_returns_early",
-                    .provenance = "operator: drop a zero case (Transformer Engine 1468)",
+                    .provenance = "operator O4: drop a zero case (Transformer Engine 1468)",
                     .symptom = "the weight gradient of an empty batch is not written",
                     .trigger = "no rows",
                     .clauses = {"GROUPED_GEMM-5", "GROUPED_GEMM-1b"},

@@ -29,76 +29,79 @@ void take_slices(const Copy& copy, const dropless_tensor* source, const std::vec
 }
 
 void add_wrong_expert(std::vector<Fault>& faults) {
-  faults.push_back({.name = "grouped_gemm.only_the_first_group",
-                    .provenance = "flashinfer 3792 (cuDNN 9.18 to 9.20)",
-                    .symptom = "all groups but the first are zero",
-                    .trigger = "more than one group",
-                    .clauses = {"GROUPED_GEMM-0a", "GROUPED_GEMM-0b", "GROUPED_GEMM-0c"},
-                    .plant = [](Planted& planted) {
-                      around_products(planted, [](const auto& next, auto& a) {
-                        const dropless_status status = next(a);
-                        if (status != DROPLESS_OK) return status;
-                        each_result(a, [&](Index i, Index expert) {
-                          if (expert > 0) view(output_of(a)).store_flat(0, i);
-                        });
-                        return status;
-                      });
-                    }});
-  faults.push_back({.name = "grouped_gemm.weights_by_compacted_index",
-                    .provenance = "Transformer Engine 1128",
-                    .symptom = "experts after an empty one use their neighbour's weights",
-                    .trigger = "an empty expert in the middle",
-                    .clauses = {"GROUPED_GEMM-1a", "GROUPED_GEMM-0a", "GROUPED_GEMM-0b"},
-                    .plant = [](Planted& planted) {
-                      around_row_products(planted, [](const auto& next, auto& a) {
-                        const dropless_status status = next(a);
-                        if (status != DROPLESS_OK || right_of(a)->scales != nullptr) return status;
-                        const Copy w(right_of(a)->values);
-                        take_slices(w, right_of(a)->values, compacted(zones_of_call(a)));
-                        const dropless_operand right = with_values(*right_of(a), w.tensor());
-                        right_of(a) = &right;
-                        return next(a);
-                      });
-                    }});
-  faults.push_back({.name = "grouped_gemm.bias_of_the_first_expert",
-                    .provenance = "operator: offset of group 0 for every group (flashinfer 1862)",
-                    .symptom = "all experts add the bias of the first",
-                    .trigger = "a bias",
-                    .clauses = {"GROUPED_GEMM-0a"},
-                    .plant = [](Planted& planted) {
-                      planted.around<&Table::gemm_fprop>([](const auto& next, auto& a) {
-                        const dropless_status status = next(a);
-                        if (status != DROPLESS_OK || a.bias == nullptr) return status;
-                        const Copy bias(a.bias);
-                        take_slices(bias, a.bias, std::vector<Index>(at(view(a.bias).shape(0)), 0));
-                        a.bias = bias.tensor();
-                        return next(a);
-                      });
-                    }});
-  faults.push_back({.name = "grouped_gemm.rows_from_the_start_of_the_buffer",
-                    .provenance = "flashinfer 1862, 1820",
-                    .symptom = "every group reads the rows of the first one",
-                    .trigger = "more than one group",
-                    .clauses = {"GROUPED_GEMM-0a", "GROUPED_GEMM-0b", "GROUPED_GEMM-0c"},
-                    .plant = [](Planted& planted) {
-                      around_row_products(planted, [](const auto& next, auto& a) {
-                        const dropless_status status = next(a);
-                        if (status != DROPLESS_OK || left_of(a)->scales != nullptr) return status;
-                        const Copy values(left_of(a)->values);
-                        const TensorView from = view(left_of(a)->values);
-                        for (const Zone& zone : zones_of_call(a)) {
-                          for (Index row = zone.first; row < zone.real_end; ++row) {
-                            for (Index c = 0; c < from.shape(1); ++c) {
-                              values.elements().store_integer(
-                                  from.load_integer(row - zone.first, c), row, c);
-                            }
-                          }
-                        }
-                        const dropless_operand left = with_values(*left_of(a), values.tensor());
-                        left_of(a) = &left;
-                        return next(a);
-                      });
-                    }});
+  faults.push_back(
+      {.name = "grouped_gemm.only_the_first_group",
+       .provenance = "flashinfer 3792 (cuDNN 9.18 to 9.20)",
+       .symptom = "all groups but the first are zero",
+       .trigger = "more than one group",
+       .clauses = {"GROUPED_GEMM-0a", "GROUPED_GEMM-0b", "GROUPED_GEMM-0c", "GROUPED_GEMM-6a"},
+       .plant = [](Planted& planted) {
+         around_products(planted, [](const auto& next, auto& a) {
+           const dropless_status status = next(a);
+           if (status != DROPLESS_OK) return status;
+           each_result(a, [&](Index i, Index expert) {
+             if (expert > 0) view(output_of(a)).store_flat(0, i);
+           });
+           return status;
+         });
+       }});
+  faults.push_back(
+      {.name = "grouped_gemm.weights_by_compacted_index",
+       .provenance = "Transformer Engine 1128",
+       .symptom = "experts after an empty one use their neighbour's weights",
+       .trigger = "an empty expert in the middle",
+       .clauses = {"GROUPED_GEMM-1a", "GROUPED_GEMM-0a", "GROUPED_GEMM-0b", "GROUPED_GEMM-6a"},
+       .plant = [](Planted& planted) {
+         around_row_products(planted, [](const auto& next, auto& a) {
+           const dropless_status status = next(a);
+           if (status != DROPLESS_OK || right_of(a)->scales != nullptr) return status;
+           const Copy w(right_of(a)->values);
+           take_slices(w, right_of(a)->values, compacted(zones_of_call(a)));
+           const dropless_operand right = with_values(*right_of(a), w.tensor());
+           right_of(a) = &right;
+           return next(a);
+         });
+       }});
+  faults.push_back(
+      {.name = "grouped_gemm.bias_of_the_first_expert",
+       .provenance = "operator O6: offset of group 0 for every group (flashinfer 1862)",
+       .symptom = "all experts add the bias of the first",
+       .trigger = "a bias",
+       .clauses = {"GROUPED_GEMM-0a", "GROUPED_GEMM-6a"},
+       .plant = [](Planted& planted) {
+         planted.around<&Table::gemm_fprop>([](const auto& next, auto& a) {
+           const dropless_status status = next(a);
+           if (status != DROPLESS_OK || a.bias == nullptr) return status;
+           const Copy bias(a.bias);
+           take_slices(bias, a.bias, std::vector<Index>(at(view(a.bias).shape(0)), 0));
+           a.bias = bias.tensor();
+           return next(a);
+         });
+       }});
+  faults.push_back(
+      {.name = "grouped_gemm.rows_from_the_start_of_the_buffer",
+       .provenance = "flashinfer 1862, 1820",
+       .symptom = "every group reads the rows of the first one",
+       .trigger = "more than one group",
+       .clauses = {"GROUPED_GEMM-0a", "GROUPED_GEMM-0b", "GROUPED_GEMM-0c", "GROUPED_GEMM-6a"},
+       .plant = [](Planted& planted) {
+         around_row_products(planted, [](const auto& next, auto& a) {
+           const dropless_status status = next(a);
+           if (status != DROPLESS_OK || left_of(a)->scales != nullptr) return status;
+           const Copy values(left_of(a)->values);
+           const TensorView from = view(left_of(a)->values);
+           for (const Zone& zone : zones_of_call(a)) {
+             for (Index row = zone.first; row < zone.real_end; ++row) {
+               for (Index c = 0; c < from.shape(1); ++c) {
+                 values.elements().store_integer(from.load_integer(row - zone.first, c), row, c);
+               }
+             }
+           }
+           const dropless_operand left = with_values(*left_of(a), values.tensor());
+           left_of(a) = &left;
+           return next(a);
+         });
+       }});
   faults.push_back({.name = "grouped_gemm.tile_takes_the_label_of_its_first_row",
                     .provenance = "DeepGEMM 450, 15; FBGEMM 3949",
                     .symptom = "rows after a misaligned boundary use the wrong weights",
@@ -118,26 +121,27 @@ void add_wrong_expert(std::vector<Fault>& faults) {
                         return next(wrong);
                       });
                     }});
-  faults.push_back({.name = "grouped_gemm.tile_number_wraps",
-                    .provenance = "applied-ai 33; LightLLM 1369",
-                    .symptom = "the second tile of a group repeats the first",
-                    .trigger = "more than 64 rows in a group",
-                    .clauses = {"GROUPED_GEMM-1a", "GROUPED_GEMM-0a", "GROUPED_GEMM-0b"},
-                    .plant = [](Planted& planted) {
-                      around_row_products(planted, [](const auto& next, auto& a) {
-                        const dropless_status status = next(a);
-                        if (status != DROPLESS_OK) return status;
-                        const TensorView output = view(output_of(a));
-                        for (const Zone& zone : zones_of_call(a)) {
-                          for (Index row = zone.first + 64; row < zone.real_end; ++row) {
-                            for (Index c = 0; c < output.shape(1); ++c) {
-                              output.store_integer(output.load_integer(row - 64, c), row, c);
-                            }
-                          }
-                        }
-                        return status;
-                      });
-                    }});
+  faults.push_back(
+      {.name = "grouped_gemm.tile_number_wraps",
+       .provenance = "applied-ai 33; LightLLM 1369",
+       .symptom = "the second tile of a group repeats the first",
+       .trigger = "more than 64 rows in a group",
+       .clauses = {"GROUPED_GEMM-1a", "GROUPED_GEMM-0a", "GROUPED_GEMM-0b", "GROUPED_GEMM-7a"},
+       .plant = [](Planted& planted) {
+         around_row_products(planted, [](const auto& next, auto& a) {
+           const dropless_status status = next(a);
+           if (status != DROPLESS_OK) return status;
+           const TensorView output = view(output_of(a));
+           for (const Zone& zone : zones_of_call(a)) {
+             for (Index row = zone.first + 64; row < zone.real_end; ++row) {
+               for (Index c = 0; c < output.shape(1); ++c) {
+                 output.store_integer(output.load_integer(row - 64, c), row, c);
+               }
+             }
+           }
+           return status;
+         });
+       }});
 }
 
 void add_unreal_rows(std::vector<Fault>& faults) {
@@ -225,7 +229,7 @@ void add_unreal_rows(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "grouped_gemm.tail_rows_cleared",
-                    .provenance = "operator: undeclared tail rule (pytorch 193633)",
+                    .provenance = "operator O17: undeclared tail rule (pytorch 193633)",
                     .symptom = "rows beyond the end are written",
                     .trigger = "a buffer longer than the rows in use",
                     .clauses = {"GROUPED_GEMM-4"},
@@ -328,7 +332,7 @@ void add_empty_experts(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "grouped_gemm.empty_expert_clears_the_sum",
-                    .provenance = "operator: drop a zero case (MSLK 158, cured too eagerly)",
+                    .provenance = "operator O4: drop a zero case (MSLK 158, cured too eagerly)",
                     .symptom = "the gradient of earlier micro-batches is cleared",
                     .trigger = "an expert without tokens and beta = 1",
                     .clauses = {"GROUPED_GEMM-5"},
@@ -337,7 +341,7 @@ void add_empty_experts(std::vector<Fault>& faults) {
                                            [](auto&, const Zone&, Index, double) { return 0.0; });
                     }});
   faults.push_back({.name = "grouped_gemm.empty_expert_keeps_c_unscaled",
-                    .provenance = "operator: drop a zero case (early exit before the epilogue)",
+                    .provenance = "operator O4: drop a zero case (early exit before the epilogue)",
                     .symptom = "beta is not applied to an idle expert",
                     .trigger = "an expert without tokens and beta other than 1",
                     .clauses = {"GROUPED_GEMM-5"},

@@ -189,7 +189,7 @@ void add_formats(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "grouped_gemm.large_scales_clamped",
-                    .provenance = "operator: fixed limit (E8M0 through a narrower exponent)",
+                    .provenance = "operator O13: fixed limit (E8M0 through a narrower exponent)",
                     .symptom = "scale bytes above 200 are taken for 200",
                     .trigger = "very large scales",
                     .clauses = {"GROUPED_GEMM-7c"},

@@ -72,7 +72,7 @@ void add_accumulation(std::vector<Fault>& faults) {
                     }});
   faults.push_back(
       {.name = "grouped_gemm.operands_rounded_to_bf16",
-       .provenance = "operator: type reinterpreted (fp32 operands through bf16 MMA)",
+       .provenance = "operator O11: type reinterpreted (fp32 operands through bf16 MMA)",
        .symptom = "fp32 operands lose 16 bits",
        .trigger = "fp32 operands",
        .clauses = {"GROUPED_GEMM-6a", "GROUPED_GEMM-0a", "GROUPED_GEMM-0b", "GROUPED_GEMM-0c"},

@@ -39,7 +39,7 @@ void add_shared_expert(std::vector<Fault>& faults) {
                     .provenance = "sglang 28237",
                     .symptom = "the shared expert counts 1 / factor",
                     .trigger = "a shared expert and a scaling factor other than 1",
-                    .clauses = {"LAYER-1b", "LAYER-1a"},
+                    .clauses = {"LAYER-1a", "LAYER-1b", "LAYER-1c"},
                     .plant = [](Planted& planted) {
                       planted.around<&Table::layer_forward>([](const auto& next, Forward& a) {
                         const dropless_status status = next(a);
@@ -55,21 +55,27 @@ void add_shared_expert(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "layer.shared_expert_missing",
-                    .provenance = "operator: a term is left out (vllm 45037)",
+                    .provenance = "operator O18: a term is left out (vllm 45037)",
                     .symptom = "the shared expert is not added",
                     .trigger = "a shared expert",
-                    .clauses = {"LAYER-1b", "LAYER-1a"},
+                    .clauses = {"LAYER-1a", "LAYER-1b"},
                     .plant = [](Planted& planted) {
                       change_layer(planted, Pass::forward, without_shared_expert);
                     }});
   faults.push_back({.name = "layer.shared_gate_ignored",
-                    .provenance = "operator: a term is left out (Qwen2-MoE)",
+                    .provenance = "operator O18: a term is left out (Qwen2-MoE)",
                     .symptom = "the shared expert is added ungated",
                     .trigger = "a shared gate",
-                    .clauses = {"LAYER-1b", "LAYER-1a"},
+                    .clauses = {"LAYER-1a", "LAYER-1b"},
                     .plant = [](Planted& planted) {
-                      change_layer(planted, Pass::forward, [](LayerParts& parts) {
+                      planted.around<&Table::layer_forward>([](const auto& next, Forward& a) {
+                        LayerParts parts;
+                        if (!parts.take(a)) return next(a);
+                        if (parts.parameters.shared_gate != nullptr)
+                          a.keep = 0;  // of another layer
                         parts.parameters.shared_gate = nullptr;
+                        parts.put_into(a);
+                        return next(a);
                       });
                     }});
   faults.push_back({.name = "layer.shared_expert_lost_for_masked_tokens",
@@ -88,10 +94,10 @@ void add_shared_expert(std::vector<Fault>& faults) {
 
 void add_experts(std::vector<Fault>& faults) {
   faults.push_back({.name = "layer.gelu_for_silu",
-                    .provenance = "operator: the neighbouring mode (public MoE tests pass it)",
+                    .provenance = "operator O17: the neighbouring mode (public MoE tests pass it)",
                     .symptom = "experts use GELU",
                     .trigger = "swiglu",
-                    .clauses = {"LAYER-1a"},
+                    .clauses = {"LAYER-1a", "LAYER-1c", "LAYER-1e"},
                     .plant = [](Planted& planted) {
                       change_layer(planted, Pass::both, [](LayerParts& parts) {
                         if (parts.activation.kind == DROPLESS_SWIGLU) {
@@ -103,7 +109,7 @@ void add_experts(std::vector<Fault>& faults) {
                     .provenance = "vllm 24119, 45037",
                     .symptom = "the factor is applied in the router and on the output",
                     .trigger = "a scaling factor other than 1",
-                    .clauses = {"LAYER-1a"},
+                    .clauses = {"LAYER-1a", "LAYER-1c", "LAYER-1e"},
                     .plant = [](Planted& planted) {
                       change_layer(planted, Pass::forward, [](LayerParts& parts) {
                         parts.route.scaling_factor *= parts.route.scaling_factor;
@@ -120,10 +126,10 @@ void add_experts(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "layer.late_weights_applied_early",
-                    .provenance = "operator: the neighbouring mode (torchtitan 2416)",
+                    .provenance = "operator O17: the neighbouring mode (torchtitan 2416)",
                     .symptom = "the bias of the second matrix is not weighted",
                     .trigger = "late weights and a second bias",
-                    .clauses = {"LAYER-1c", "LAYER-1a"},
+                    .clauses = {"LAYER-1a", "LAYER-1c"},
                     .plant = [](Planted& planted) {
                       change_layer(planted, Pass::both, [](LayerParts& parts) {
                         if (parts.settings.weight_placement == DROPLESS_WEIGHTS_LATE) {
@@ -132,7 +138,7 @@ void add_experts(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "layer.input_weights_applied_late",
-                    .provenance = "operator: the neighbouring mode (Llama-4)",
+                    .provenance = "operator O17: the neighbouring mode (Llama-4)",
                     .symptom = "the weight multiplies the output instead of the input",
                     .trigger = "weights on the input",
                     .clauses = {"LAYER-1c", "LAYER-1a"},
@@ -154,7 +160,7 @@ void add_experts(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "layer.router_bias_ignored",
-                    .provenance = "operator: a term is left out (gpt-oss)",
+                    .provenance = "operator O18: a term is left out (gpt-oss)",
                     .symptom = "the router's bias is not added to the logits",
                     .trigger = "a router bias",
                     .clauses = {"LAYER-1a"},
@@ -228,7 +234,7 @@ void add_routing_of_the_layer(std::vector<Fault>& faults) {
        .provenance = "Megatron-LM 5694; AstrAI 57",
        .symptom = "logits keep fp32 where the model rounds them to bf16, or the reverse",
        .trigger = "the router's output type",
-       .clauses = {"LAYER-1a"},
+       .clauses = {"LAYER-1e", "LAYER-1a"},
        .plant = [](Planted& planted) {
          change_layer(planted, Pass::forward, [](LayerParts& parts) {
            parts.settings.logits_dtype =
@@ -270,7 +276,7 @@ void add_routing_of_the_layer(std::vector<Fault>& faults) {
                     .provenance = "Transformer Engine 1593; starter-kit 21",
                     .symptom = "a cached copy of the weights is used after they changed",
                     .trigger = "other weights at the same address",
-                    .clauses = {"LAYER-3b", "LAYER-1a"},
+                    .clauses = {"LAYER-1a"},
                     .plant = [](Planted& planted) {
                       planted.around<&Table::layer_forward>([](const auto& next, Forward& a) {
                         static std::map<const void*, Copy> cache;
@@ -326,7 +332,7 @@ void add_recipe(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "layer.router_sees_quantised_input",
-                    .provenance = "operator: value of the wrong twin (mcore-bridge 125)",
+                    .provenance = "operator O10: value of the wrong twin (mcore-bridge 125)",
                     .symptom = "the router reads the codes made for the experts",
                     .trigger = "the MXFP8 recipe",
                     .clauses = {"LAYER-2", "LAYER-1a"},

@@ -29,11 +29,11 @@ void add_missing_gradients(std::vector<Fault>& faults) {
       [](Planted& planted) {
         after_backward(planted, [](Backward&, const Parameters& g) { clear(g.router_weight); });
       });
-  add("layer.router_bias_gradient_missing", "operator: no backward twin (gpt-oss)",
+  add("layer.router_bias_gradient_missing", "operator O16: no backward twin (gpt-oss)",
       "the router's bias is never trained", "a router bias", [](Planted& planted) {
         after_backward(planted, [](Backward&, const Parameters& g) { clear(g.router_bias); });
       });
-  add("layer.expert_scale_gradient_missing", "operator: no backward twin (Gemma 4)",
+  add("layer.expert_scale_gradient_missing", "operator O16: no backward twin (Gemma 4)",
       "the per-expert scale is never trained", "a per-expert scale", [](Planted& planted) {
         after_backward(planted, [](Backward&, const Parameters& g) { clear(g.expert_scale); });
       });
@@ -41,14 +41,14 @@ void add_missing_gradients(std::vector<Fault>& faults) {
       "the bias of gate and up is never trained", "a model with biases", [](Planted& planted) {
         after_backward(planted, [](Backward&, const Parameters& g) { clear(g.gate_up_bias); });
       });
-  add("layer.second_bias_gradient_not_weighted", "operator: no backward twin",
+  add("layer.second_bias_gradient_not_weighted", "operator O16: no backward twin",
       "the bias gradient of the second matrix is halved", "a model with biases",
       [](Planted& planted) {
         after_backward(planted, [](Backward&, const Parameters& g) {
           each(g.down_bias, [](double d, Index) { return d / 2; });
         });
       });
-  add("layer.shared_expert_not_trained", "operator: detached graph (transformers 48205)",
+  add("layer.shared_expert_not_trained", "operator O16: detached graph (transformers 48205)",
       "the shared expert has no gradient", "a shared expert", [](Planted& planted) {
         after_backward(planted, [](Backward&, const Parameters& g) {
           clear(g.shared_gate_up);
@@ -91,7 +91,7 @@ void add_missing_gradients(std::vector<Fault>& faults) {
           return status;
         });
       });
-  add("layer.gradient_sign_of_the_gate", "operator: an incomplete derivative",
+  add("layer.gradient_sign_of_the_gate", "operator O18: an incomplete derivative",
       "the gradient of the first matrix has the wrong sign in its gate half", "always",
       [](Planted& planted) {
         after_backward(planted, [](Backward&, const Parameters& g) {
@@ -152,12 +152,12 @@ void add_idle_experts(std::vector<Fault>& faults) {
                     .provenance = "pytorch 192497; sglang 25397",
                     .symptom = "a rank without tokens fails",
                     .trigger = "T = 0",
-                    .clauses = {"LAYER-1g", "GENERAL-4", "GENERAL-1"},
+                    .clauses = {"GENERAL-1", "LAYER-1g", "GENERAL-4"},
                     .plant = [](Planted& planted) {
                       refuse_empty<&Table::layer_forward>(planted, [](auto& a) { return a.x; });
                     }});
   faults.push_back({.name = "layer.refusals_swallowed",
-                    .provenance = "operator: a missing check (DeepGEMM 268)",
+                    .provenance = "operator O19: a missing check (DeepGEMM 268)",
                     .symptom = "shapes that do not fit are accepted",
                     .trigger = "an illegal request",
                     .clauses = {"GENERAL-3"},
@@ -195,7 +195,7 @@ void add_state(std::vector<Fault>& faults) {
                                         });
                     }});
   faults.push_back({.name = "layer.offload_rounds",
-                    .provenance = "operator: a narrower format on the way (Megatron-LM 1421)",
+                    .provenance = "operator O15: a narrower format on the way (Megatron-LM 1421)",
                     .symptom = "gradients change when activations go to host memory",
                     .trigger = "offload",
                     .clauses = {"LAYER-3a"},
@@ -207,7 +207,7 @@ void add_state(std::vector<Fault>& faults) {
                     }});
   faults.push_back(
       {.name = "layer.saved_state_is_coarser",
-       .provenance = "operator: a narrower format on the way (Transformer Engine 1593)",
+       .provenance = "operator O15: a narrower format on the way (Transformer Engine 1593)",
        .symptom = "gradients differ with and without saved state",
        .trigger = "saved state",
        .clauses = {"LAYER-3b"},
@@ -217,10 +217,10 @@ void add_state(std::vector<Fault>& faults) {
          });
        }});
   faults.push_back({.name = "layer.release_of_unused_state_fails",
-                    .provenance = "operator: drop a case (evaluation without a backward pass)",
+                    .provenance = "operator O4: drop a case (evaluation without a backward pass)",
                     .symptom = "state that no backward pass used cannot be released",
                     .trigger = "a forward pass without a backward pass",
-                    .clauses = {"LAYER-3b"},
+                    .clauses = {"GENERAL-1", "LAYER-3b"},
                     .plant = [](Planted& planted) {
                       planted.around<&Table::layer_release>([](const auto& next, Forward& a) {
                         const dropless_status status = next(a);

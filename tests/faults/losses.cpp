@@ -50,7 +50,7 @@ void add_balance(std::vector<Fault>& faults) {
                     .provenance = "transformers 28093; hyper-parallel 752",
                     .symptom = "a constant loss",
                     .trigger = "any imbalance",
-                    .clauses = {"ROUTING-14a"},
+                    .clauses = {"ROUTING-14a", "ROUTING-14g"},
                     .plant = [](Planted& planted) {
                       planted.after<&Table::balance_loss_forward>([](Balance& a) {
                         each(a.loss, [&](double l, Index) { return l == 0 ? 0 : a.coeff; });
@@ -60,7 +60,7 @@ void add_balance(std::vector<Fault>& faults) {
                     .provenance = "transformers 44242",
                     .symptom = "the coefficient has no effect",
                     .trigger = "a coefficient other than 1",
-                    .clauses = {"ROUTING-14a"},
+                    .clauses = {"ROUTING-14a", "ROUTING-14g"},
                     .plant = [](Planted& planted) {
                       planted.before<&Table::balance_loss_forward>([](Balance& a) { a.coeff = 1; });
                     }});
@@ -110,7 +110,7 @@ void add_balance(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "losses.empty_batch_divides_by_zero",
-                    .provenance = "operator: drop a zero case (vmoe 218)",
+                    .provenance = "operator O4: drop a zero case (vmoe 218)",
                     .symptom = "the loss of no tokens is NaN",
                     .trigger = "only masked tokens, or none",
                     .clauses = {"ROUTING-14g", "GENERAL-4"},
@@ -123,7 +123,7 @@ void add_balance(std::vector<Fault>& faults) {
                     }});
   faults.push_back(
       {.name = "losses.tokens_without_experts_left_out",
-       .provenance = "operator: value of the wrong twin (T of routed tokens only)",
+       .provenance = "operator O10: value of the wrong twin (T of routed tokens only)",
        .symptom = "the mean is over tokens that have an expert",
        .trigger = "tokens whose ids are all -1",
        .clauses = {"ROUTING-14a"},
@@ -326,7 +326,7 @@ void add_balance_gradient(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "losses.gradient_of_selected_experts_only",
-                    .provenance = "operator: no backward twin (Megatron-LM 955)",
+                    .provenance = "operator O16: no backward twin (Megatron-LM 955)",
                     .symptom = "experts that were not selected get no gradient",
                     .trigger = "always",
                     .clauses = {"ROUTING-14i"},

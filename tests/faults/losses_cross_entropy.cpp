@@ -42,7 +42,7 @@ double labelled_tokens(const CrossEntropy& a) {
 
 void add_cross_entropy_values(std::vector<Fault>& faults) {
   faults.push_back({.name = "losses.binary_logarithm",
-                    .provenance = "operator: factor (bits for nats)",
+                    .provenance = "operator O9: factor (bits for nats)",
                     .symptom = "the loss is measured in bits",
                     .trigger = "always",
                     .clauses = {"LOSSES-1a"},
@@ -86,7 +86,7 @@ void add_cross_entropy_values(std::vector<Fault>& faults) {
                     .provenance = "transformers 28517: an unmasked mean",
                     .symptom = "ignored tokens shrink the loss",
                     .trigger = "negative labels",
-                    .clauses = {"LOSSES-1a", "LOSSES-1b"},
+                    .clauses = {"LOSSES-1a", "LOSSES-1b", "LOSSES-1c"},
                     .plant = [](Planted& planted) {
                       planted.after<&Table::cross_entropy_forward>([](CrossEntropy& a) {
                         const auto all = static_cast<double>(view(a.labels).size());
@@ -96,10 +96,10 @@ void add_cross_entropy_values(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "losses.ignored_labels_are_label_zero",
-                    .provenance = "operator: neutral element (index 0 for padding)",
+                    .provenance = "operator O1: neutral element (index 0 for padding)",
                     .symptom = "ignored tokens are trained towards label 0",
                     .trigger = "negative labels",
-                    .clauses = {"LOSSES-1b", "LOSSES-1a"},
+                    .clauses = {"LOSSES-1b", "LOSSES-1a", "LOSSES-1c"},
                     .plant = [](Planted& planted) {
                       const auto zeroed = [](const auto& next, CrossEntropy& a) {
                         const Copy labels(a.labels);
@@ -112,7 +112,7 @@ void add_cross_entropy_values(std::vector<Fault>& faults) {
                       planted.around<&Table::cross_entropy_backward>(zeroed);
                     }});
   faults.push_back({.name = "losses.no_label_divides_by_zero",
-                    .provenance = "operator: drop a zero case (vmoe 218)",
+                    .provenance = "operator O4: drop a zero case (vmoe 218)",
                     .symptom = "the loss of a batch without labels is NaN",
                     .trigger = "only negative labels",
                     .clauses = {"LOSSES-1b", "LOSSES-1a", "GENERAL-4"},
@@ -123,7 +123,7 @@ void add_cross_entropy_values(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "losses.exponential_overflows",
-                    .provenance = "operator: neutral element (the maximum is not subtracted)",
+                    .provenance = "operator O1: neutral element (the maximum is not subtracted)",
                     .symptom = "large logits give an infinite loss",
                     .trigger = "logits above 88",
                     .clauses = {"LOSSES-1c"},
@@ -179,25 +179,26 @@ void add_cross_entropy_gradient(std::vector<Fault>& faults) {
                              [&](double d, Index) { return all > 0 ? d * labelled / all : d; });
                       });
                     }});
-  faults.push_back({.name = "losses.gradient_of_ignored_tokens",
-                    .provenance = "operator: mask only in the forward pass (transformers 48687)",
-                    .symptom = "ignored tokens have a gradient",
-                    .trigger = "negative labels",
-                    .clauses = {"LOSSES-1b"},
-                    .plant = [](Planted& planted) {
-                      planted.after<&Table::cross_entropy_backward>([](CrossEntropy& a) {
-                        const double labelled = std::max(1.0, labelled_tokens(a));
-                        for (Index t = 0; t < view(a.labels).size(); ++t) {
-                          if (view(a.labels).load_integer(t) >= 0) continue;
-                          const auto p = reference::softmax(row_of(a.logits, t));
-                          for (Index e = 0; e < view(a.d_logits).shape(1); ++e) {
-                            view(a.d_logits).store(p[static_cast<std::size_t>(e)] / labelled, t, e);
-                          }
-                        }
-                      });
-                    }});
+  faults.push_back(
+      {.name = "losses.gradient_of_ignored_tokens",
+       .provenance = "operator O16: mask only in the forward pass (transformers 48687)",
+       .symptom = "ignored tokens have a gradient",
+       .trigger = "negative labels",
+       .clauses = {"LOSSES-1b"},
+       .plant = [](Planted& planted) {
+         planted.after<&Table::cross_entropy_backward>([](CrossEntropy& a) {
+           const double labelled = std::max(1.0, labelled_tokens(a));
+           for (Index t = 0; t < view(a.labels).size(); ++t) {
+             if (view(a.labels).load_integer(t) >= 0) continue;
+             const auto p = reference::softmax(row_of(a.logits, t));
+             for (Index e = 0; e < view(a.d_logits).shape(1); ++e) {
+               view(a.d_logits).store(p[static_cast<std::size_t>(e)] / labelled, t, e);
+             }
+           }
+         });
+       }});
   faults.push_back({.name = "losses.label_term_missing",
-                    .provenance = "operator: an incomplete derivative",
+                    .provenance = "operator O18: an incomplete derivative",
                     .symptom = "the gradient is the softmax alone",
                     .trigger = "always",
                     .clauses = {"LOSSES-1d"},
@@ -229,7 +230,7 @@ void add_cross_entropy_gradient(std::vector<Fault>& faults) {
                           });
                     }});
   faults.push_back({.name = "losses.refusals_swallowed",
-                    .provenance = "operator: a missing check (transformers 48421)",
+                    .provenance = "operator O19: a missing check (transformers 48421)",
                     .symptom = "a label beyond the vocabulary is accepted",
                     .trigger = "an illegal request",
                     .clauses = {"GENERAL-3"},
@@ -255,7 +256,7 @@ void add_z_loss(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "losses.z_loss_not_squared",
-                    .provenance = "operator: an incomplete formula",
+                    .provenance = "operator O18: an incomplete formula",
                     .symptom = "the square is left out",
                     .trigger = "always",
                     .clauses = {"ROUTING-15a"},
@@ -265,7 +266,7 @@ void add_z_loss(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "losses.z_loss_overflows",
-                    .provenance = "operator: neutral element (the maximum is not subtracted)",
+                    .provenance = "operator O1: neutral element (the maximum is not subtracted)",
                     .symptom = "large logits give an infinite loss",
                     .trigger = "logits above 88",
                     .clauses = {"ROUTING-15a"},
@@ -287,7 +288,7 @@ void add_z_loss(std::vector<Fault>& faults) {
                           [](ZLoss& a) { a.token_mask = nullptr; });
                     }});
   faults.push_back({.name = "losses.z_loss_masked_experts_count_one",
-                    .provenance = "operator: neutral element (0 for -Inf)",
+                    .provenance = "operator O1: neutral element (0 for -Inf)",
                     .symptom = "masked experts enter the sum with exp(0)",
                     .trigger = "logits of -Inf",
                     .clauses = {"ROUTING-15a"},
@@ -299,7 +300,7 @@ void add_z_loss(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "losses.z_loss_gradient_halved",
-                    .provenance = "operator: factor never applied (Megatron-LM 5047)",
+                    .provenance = "operator O9: factor never applied (Megatron-LM 5047)",
                     .symptom = "the factor 2 of the derivative is missing",
                     .trigger = "always",
                     .clauses = {"ROUTING-15b"},

@@ -26,12 +26,14 @@ void add_rules(std::vector<Fault>& faults) {
            "the largest elements of a block saturate", [](Planted& planted) {
              planted.behave_as([](dropless_profile& p) { p.scale_rule = DROPLESS_SCALE_FLOOR; });
            });
-  add_rule(faults, "mxfp8.ceil_rule_undeclared", "operator: the neighbouring mode (torchao 2035)",
-           "codes use half of their range", [](Planted& planted) {
+  add_rule(faults, "mxfp8.ceil_rule_undeclared",
+           "operator O17: the neighbouring mode (torchao 2035)", "codes use half of their range",
+           [](Planted& planted) {
              planted.behave_as([](dropless_profile& p) { p.scale_rule = DROPLESS_SCALE_CEIL; });
            });
-  add_rule(faults, "mxfp8.even_rule_undeclared", "operator: the neighbouring mode (torchao 2035)",
-           "some blocks saturate", [](Planted& planted) {
+  add_rule(faults, "mxfp8.even_rule_undeclared",
+           "operator O17: the neighbouring mode (torchao 2035)", "some blocks saturate",
+           [](Planted& planted) {
              planted.behave_as([](dropless_profile& p) { p.scale_rule = DROPLESS_SCALE_EVEN; });
            });
   add_rule(faults, "mxfp8.quotient_truncated", "sglang 39193; vllm 43557",
@@ -66,7 +68,7 @@ void add_rules(std::vector<Fault>& faults) {
                return clamped_byte(std::ceil(std::log2(quotient)));
              });
            });
-  add_rule(faults, "mxfp8.amax_of_signed_values", "operator: the absolute value is left out",
+  add_rule(faults, "mxfp8.amax_of_signed_values", "operator O18: the absolute value is left out",
            "negative elements saturate", [](Planted& planted) {
              change_bytes(planted, [](const Block& b) {
                double most = 0;
@@ -96,7 +98,7 @@ void add_limits(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "mxfp8.exponent_wraps_below_zero",
-                    .provenance = "operator: narrow an index (numerics: amax of 2^-149)",
+                    .provenance = "operator O2: narrow an index (numerics: amax of 2^-149)",
                     .symptom = "the byte of a tiny block wraps around",
                     .trigger = "an amax below 448 * 2^-127",
                     .clauses = {"MXFP8-9a", "MXFP8-2"},
@@ -108,7 +110,7 @@ void add_limits(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "mxfp8.amax_of_one_binade_wrong",
-                    .provenance = "operator: a table with one wrong entry",
+                    .provenance = "operator O18: a table with one wrong entry",
                     .symptom = "one scale byte of all is never produced",
                     .trigger = "an amax near 2^100",
                     .clauses = {"MXFP8-9a"},
@@ -121,7 +123,7 @@ void add_limits(std::vector<Fault>& faults) {
                     .provenance = "aiter 2900: 1.0 for the neutral scale",
                     .symptom = "a block of zeros has the byte of 1.0",
                     .trigger = "a block of zeros",
-                    .clauses = {"MXFP8-4a"},
+                    .clauses = {"MXFP8-4a", "MXFP8-4b"},
                     .plant = [](Planted& planted) {
                       change_bytes(planted, [](const Block& b) {
                         return b.amax == 0 ? std::uint8_t{127} : b.byte;
@@ -141,7 +143,7 @@ void add_limits(std::vector<Fault>& faults) {
                     .provenance = "Transformer Engine 3550; torchao 4725",
                     .symptom = "one NaN makes the whole block NaN",
                     .trigger = "a block with a NaN",
-                    .clauses = {"MXFP8-4b"},
+                    .clauses = {"MXFP8-4b", "MXFP8-4c"},
                     .plant = [](Planted& planted) {
                       planted.behave_as(
                           [](dropless_profile& p) { p.special_values = DROPLESS_SPECIAL_BLOCK; });
@@ -150,7 +152,7 @@ void add_limits(std::vector<Fault>& faults) {
                     .provenance = "Transformer Engine 3550: the maximum drops NaN",
                     .symptom = "a NaN gives a finite scale",
                     .trigger = "a block with a NaN",
-                    .clauses = {"MXFP8-4b"},
+                    .clauses = {"MXFP8-4b", "MXFP8-4c"},
                     .plant = [](Planted& planted) {
                       planted.declare(
                           [](dropless_profile& p) { p.special_values = DROPLESS_SPECIAL_BLOCK; });

@@ -33,13 +33,13 @@ void add_rounding(std::vector<Fault>& faults) {
                     .provenance = "numerics: A codes RZ not RNE; tt-metal 51971",
                     .symptom = "codes are rounded towards zero",
                     .trigger = "always",
-                    .clauses = {"MXFP8-3a"},
+                    .clauses = {"MXFP8-3a", "MXFP8-3c"},
                     .plant = [](Planted& planted) { change_codes(planted, towards_zero); }});
   faults.push_back({.name = "mxfp8.halves_rounded_away",
                     .provenance = "tt-metal 51971: midpoints",
                     .symptom = "values in the middle of two codes are not rounded to even",
                     .trigger = "midpoints",
-                    .clauses = {"MXFP8-3a"},
+                    .clauses = {"MXFP8-3a", "MXFP8-3c"},
                     .plant = [](Planted& planted) { change_codes(planted, halves_away); }});
   faults.push_back({.name = "mxfp8.small_codes_flushed",
                     .provenance = "tt-metal 51971: subnormal codes",
@@ -57,7 +57,7 @@ void add_rounding(std::vector<Fault>& faults) {
                     .provenance = "numerics: flush-to-zero builds",
                     .symptom = "fp32 subnormals become zero",
                     .trigger = "blocks near the bottom of the fp32 range",
-                    .clauses = {"MXFP8-3a", "MXFP8-9a"},
+                    .clauses = {"MXFP8-3a", "MXFP8-9a", "MXFP8-3c"},
                     .plant = [](Planted& planted) {
                       change_input(planted, [](double v) {
                         return std::fabs(v) < 0x1p-126 ? std::copysign(0.0, v) : v;
@@ -73,7 +73,7 @@ void add_rounding(std::vector<Fault>& faults) {
                     .provenance = "numerics: one code +1 ulp per row",
                     .symptom = "one code of each row is one too large",
                     .trigger = "always; invisible to every common tolerance",
-                    .clauses = {"MXFP8-3a"},
+                    .clauses = {"MXFP8-3a", "MXFP8-3c"},
                     .plant = [](Planted& planted) {
                       planted.after<&Table::quantize>([](auto& a) {
                         for (const Direction& d : directions_of(a)) {
@@ -90,10 +90,10 @@ void add_rounding(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "mxfp8.negative_zero_lost",
-                    .provenance = "operator: neutral element (numerics: signed zeros survive)",
+                    .provenance = "operator O1: neutral element (numerics: signed zeros survive)",
                     .symptom = "-0 is coded as +0",
                     .trigger = "negative zeros",
-                    .clauses = {"MXFP8-3b", "MXFP8-4a"},
+                    .clauses = {"MXFP8-3b", "MXFP8-4a", "MXFP8-4c"},
                     .plant = [](Planted& planted) {
                       change_codes(planted, [](double, const Block&, std::uint8_t right) {
                         return right == 0x80 ? std::uint8_t{0} : right;
@@ -104,7 +104,7 @@ void add_rounding(std::vector<Fault>& faults) {
        .provenance = "torchao 4713: no saturation",
        .symptom = "large elements become NaN",
        .trigger = "the FLOOR rule and elements beyond the largest code",
-       .clauses = {"MXFP8-3a"},
+       .clauses = {"MXFP8-3a", "MXFP8-3c"},
        .plant = [](Planted& planted) {
          planted.declare([](dropless_profile& p) { p.scale_rule = DROPLESS_SCALE_FLOOR; });
          change_codes(planted, [](double x, const Block& b, std::uint8_t right) {
@@ -149,7 +149,7 @@ void add_formats(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "mxfp8.column_format_of_the_rows",
-                    .provenance = "operator: value of the wrong twin (Primus-Turbo 349)",
+                    .provenance = "operator O10: value of the wrong twin (Primus-Turbo 349)",
                     .symptom = "both directions have the format of the rows",
                     .trigger = "different formats of the two directions",
                     .clauses = {"MXFP8-3c"},

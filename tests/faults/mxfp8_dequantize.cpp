@@ -92,7 +92,7 @@ void add_mxfp8_dequantize(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "mxfp8.nan_code_is_a_number",
-                    .provenance = "operator: type reinterpreted, E4M3 with 480 as its largest",
+                    .provenance = "operator O11: type reinterpreted, E4M3 with 480 as its largest",
                     .symptom = "the NaN code comes back as a number",
                     .trigger = "a NaN",
                     .clauses = {"MXFP8-9b", "MXFP8-5", "MXFP8-4b"},
@@ -176,7 +176,7 @@ void add_mxfp8_dequantize(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "mxfp8.dequantise_clears_the_tail",
-                    .provenance = "operator: undeclared tail rule (pytorch 193633)",
+                    .provenance = "operator O17: undeclared tail rule (pytorch 193633)",
                     .symptom = "values beyond the last group are overwritten",
                     .trigger = "a buffer longer than the rows in use",
                     .clauses = {"MXFP8-8", "GROUPED_GEMM-4", "PERMUTATION-8"},

@@ -88,7 +88,7 @@ void add_blocks(std::vector<Fault>& faults) {
        .provenance = "torchao 3603",
        .symptom = "the total is padded, not each group",
        .trigger = "a group whose rows are no multiple of 32",
-       .clauses = {"MXFP8-1b"},
+       .clauses = {"MXFP8-1b", "MXFP8-3c", "MXFP8-6b"},
        .plant = [](Planted& planted) {
          planted.around<&Table::quantize>([](const auto& next, auto& a) -> dropless_status {
            const dropless_status status = next(a);
@@ -151,7 +151,7 @@ void add_blocks(std::vector<Fault>& faults) {
                     .provenance = "numerics: one block scale x2 per row",
                     .symptom = "one block of each row is twice too large",
                     .trigger = "always",
-                    .clauses = {"MXFP8-2"},
+                    .clauses = {"MXFP8-2", "MXFP8-6b"},
                     .plant = [](Planted& planted) {
                       planted.after<&Table::quantize>([](auto& a) {
                         for (const Direction& d : directions_of(a)) {
@@ -229,7 +229,7 @@ void add_groups(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "mxfp8.rows_beyond_the_end_cleared",
-                    .provenance = "operator: undeclared tail rule (pytorch 193633)",
+                    .provenance = "operator O17: undeclared tail rule (pytorch 193633)",
                     .symptom = "codes beyond the last group are overwritten",
                     .trigger = "a buffer longer than the rows in use",
                     .clauses = {"MXFP8-8"},
@@ -314,7 +314,7 @@ void add_packed(std::vector<Fault>& faults) {
          });
        }});
   faults.push_back({.name = "mxfp8.packed_rows_of_tile_swapped",
-                    .provenance = "operator: swapped index spaces (applied-ai 33)",
+                    .provenance = "operator O3: swapped index spaces (applied-ai 33)",
                     .symptom = "rows of a tile are stored in plain order",
                     .trigger = "packed scales and more than 32 rows",
                     .clauses = {"MXFP8-7a"},

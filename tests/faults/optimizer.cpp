@@ -84,7 +84,8 @@ void add_formula(std::vector<Fault>& faults) {
                       .clauses = std::move(clauses),
                       .plant = plant});
   };
-  add("optimizer.decay_in_the_gradient", "operator: the neighbouring mode (L2 for decoupled decay)",
+  add("optimizer.decay_in_the_gradient",
+      "operator O17: the neighbouring mode (L2 for decoupled decay)",
       "weight decay passes through the moments", "weight decay", {"OPTIMIZER-1c", "OPTIMIZER-1a"},
       [](Planted& planted) {
         change_step(planted, [](Step& s) {
@@ -92,14 +93,14 @@ void add_formula(std::vector<Fault>& faults) {
           s.settings.weight_decay = 0;
         });
       });
-  add("optimizer.bias_correction_missing", "operator: factor never applied",
+  add("optimizer.bias_correction_missing", "operator O9: factor never applied",
       "the first steps are too small", "early steps", {"OPTIMIZER-1c"},
       [](Planted& planted) { change_step(planted, [](Step& s) { s.settings.step = 1 << 20; }); });
-  add("optimizer.step_off_by_one", "operator: off by one (the counter starts at 0)",
+  add("optimizer.step_off_by_one", "operator O20: off by one (the counter starts at 0)",
       "bias correction of the step after", "early steps", {"OPTIMIZER-1c"},
       [](Planted& planted) { change_step(planted, [](Step& s) { ++s.settings.step; }); });
-  add("optimizer.eps_inside_the_root", "operator: the neighbouring mode", "updates are too small",
-      "small second moments", {"OPTIMIZER-1c"}, [](Planted& planted) {
+  add("optimizer.eps_inside_the_root", "operator O17: the neighbouring mode",
+      "updates are too small", "small second moments", {"OPTIMIZER-1c"}, [](Planted& planted) {
         change_result(planted, [](Element& e, const Step& s) {
           const auto t = static_cast<double>(s.settings.step);
           const double c1 = 1 - std::pow(s.settings.beta1, t);
@@ -109,7 +110,7 @@ void add_formula(std::vector<Fault>& faults) {
           e.weight = s.weight - s.settings.learning_rate * (u + s.settings.weight_decay * s.weight);
         });
       });
-  add("optimizer.eps_before_the_correction", "operator: swapped order of two steps",
+  add("optimizer.eps_before_the_correction", "operator O17: swapped order of two steps",
       "eps is divided by the bias correction", "early steps", {"OPTIMIZER-1c"},
       [](Planted& planted) {
         change_step(planted, [](Step& s) {
@@ -117,7 +118,7 @@ void add_formula(std::vector<Fault>& faults) {
           s.settings.eps /= std::sqrt(1 - std::pow(s.settings.beta2, t));
         });
       });
-  add("optimizer.decay_of_the_new_weight", "operator: value of the wrong twin",
+  add("optimizer.decay_of_the_new_weight", "operator O10: value of the wrong twin",
       "decay is taken from the updated weight", "weight decay", {"OPTIMIZER-1c"},
       [](Planted& planted) {
         change_result(planted, [](Element& e, const Step& s) {
@@ -126,19 +127,20 @@ void add_formula(std::vector<Fault>& faults) {
           e.weight = updated - decay * updated;
         });
       });
-  add("optimizer.decay_without_learning_rate", "operator: factor never applied", "weights vanish",
-      "weight decay", {"OPTIMIZER-1c"}, [](Planted& planted) {
+  add("optimizer.decay_without_learning_rate", "operator O9: factor never applied",
+      "weights vanish", "weight decay", {"OPTIMIZER-1c"}, [](Planted& planted) {
         change_step(planted, [](Step& s) {
           if (s.settings.learning_rate != 0) s.settings.weight_decay /= s.settings.learning_rate;
         });
       });
-  add("optimizer.betas_swapped", "operator: swapped arguments (DeepSpeed 7551)",
+  add("optimizer.betas_swapped", "operator O3: swapped arguments (DeepSpeed 7551)",
       "both moments forget at the wrong rate", "different betas",
       {"OPTIMIZER-1a", "OPTIMIZER-1b", "OPTIMIZER-1c"}, [](Planted& planted) {
         change_step(planted, [](Step& s) { std::swap(s.settings.beta1, s.settings.beta2); });
       });
-  add("optimizer.second_moment_of_the_moment", "operator: value of the wrong twin",
-      "the second moment is fed with the first", "always", {"OPTIMIZER-1b"}, [](Planted& planted) {
+  add("optimizer.second_moment_of_the_moment", "operator O10: value of the wrong twin",
+      "the second moment is fed with the first", "always", {"OPTIMIZER-1b", "OPTIMIZER-1j"},
+      [](Planted& planted) {
         change_result(planted, [](Element& e, const Step& s) {
           e.second_moment = s.settings.beta2 * s.second_moment +
                             (1 - s.settings.beta2) * e.first_moment * e.first_moment;
@@ -152,9 +154,9 @@ void add_formula(std::vector<Fault>& faults) {
           e = {s.first_moment, s.second_moment, 0, s.weight};
         });
       });
-  add("optimizer.moments_in_bf16", "operator: low accumulation (Megatron-LM 7081)",
-      "fp32 moments are rounded to bf16", "always", {"OPTIMIZER-1a", "OPTIMIZER-1b"},
-      [](Planted& planted) {
+  add("optimizer.moments_in_bf16", "operator O15: low accumulation (Megatron-LM 7081)",
+      "fp32 moments are rounded to bf16", "always",
+      {"OPTIMIZER-1b", "OPTIMIZER-1a", "OPTIMIZER-1j"}, [](Planted& planted) {
         change_result(planted,
                       [](Element& e, const Step&) { e.second_moment = bf16(e.second_moment); });
       });
@@ -175,14 +177,14 @@ void add_scale(std::vector<Fault>& faults) {
       [](Planted& planted) {
         change_step(planted, [](Step& s) { s.settings.gradient_scale = 1; });
       });
-  add("optimizer.scale_missing_in_the_second_moment", "operator: factor never applied",
+  add("optimizer.scale_missing_in_the_second_moment", "operator O9: factor never applied",
       "only the first moment is clipped", {"OPTIMIZER-1j", "OPTIMIZER-1b"}, [](Planted& planted) {
         change_result(planted, [](Element& e, const Step& s) {
           e.second_moment =
               s.settings.beta2 * s.second_moment + (1 - s.settings.beta2) * s.gradient * s.gradient;
         });
       });
-  add("optimizer.scale_not_squared", "operator: factor never applied",
+  add("optimizer.scale_not_squared", "operator O9: factor never applied",
       "the second moment has the scale once", {"OPTIMIZER-1j", "OPTIMIZER-1b"},
       [](Planted& planted) {
         change_result(planted, [](Element& e, const Step& s) {
@@ -198,7 +200,7 @@ void add_scale(std::vector<Fault>& faults) {
           return next(a);
         });
       });
-  add("optimizer.both_scales_applied", "operator: factor twice (vllm 24119)",
+  add("optimizer.both_scales_applied", "operator O9: factor twice (vllm 24119)",
       "the scale tensor multiplies the scalar instead of replacing it", {"OPTIMIZER-1j"},
       [](Planted& planted) {
         planted.around<&Table::adamw>([](const auto& next, Adamw& a) {
@@ -210,8 +212,9 @@ void add_scale(std::vector<Fault>& faults) {
           return next(a);
         });
       });
-  add("optimizer.gradient_scaled_in_place", "operator: an input is used as scratch (vllm 28939)",
-      "the gradient is changed", {"GENERAL-0", "OPTIMIZER-1j"}, [](Planted& planted) {
+  add("optimizer.gradient_scaled_in_place",
+      "operator O21: an input is used as scratch (vllm 28939)", "the gradient is changed",
+      {"GENERAL-0", "OPTIMIZER-1j"}, [](Planted& planted) {
         planted.after<&Table::adamw>(
             [](Adamw& a) { each(a.gradient, [](double g, Index) { return g * 0.5; }); });
       });
@@ -244,7 +247,7 @@ void add_formats(std::vector<Fault>& faults) {
           return status;
         });
       });
-  add("optimizer.update_from_the_rounded_moment", "operator: value of the wrong twin",
+  add("optimizer.update_from_the_rounded_moment", "operator O10: value of the wrong twin",
       "the update is made from the moment that was stored", "a bf16 first moment",
       {"OPTIMIZER-1f", "OPTIMIZER-1c"}, [](Planted& planted) {
         planted.around<&Table::adamw>([](const auto& next, Adamw& a) {
@@ -299,7 +302,7 @@ void add_formats(std::vector<Fault>& faults) {
           return next(b);
         });
       });
-  add("optimizer.master_never_written", "operator: value of the wrong twin (mcore-bridge 125)",
+  add("optimizer.master_never_written", "operator O10: value of the wrong twin (mcore-bridge 125)",
       "the master keeps its old value", "an fp32 master", {"OPTIMIZER-1e", "OPTIMIZER-1c"},
       [](Planted& planted) {
         planted.around<&Table::adamw>([](const auto& next, Adamw& a) {
@@ -309,9 +312,9 @@ void add_formats(std::vector<Fault>& faults) {
           return next(b);
         });
       });
-  add("optimizer.master_holds_the_rounded_weight", "operator: a rounding between two steps",
-      "the master is as coarse as the weight", "an fp32 master", {"OPTIMIZER-1e", "OPTIMIZER-1c"},
-      [](Planted& planted) {
+  add("optimizer.master_holds_the_rounded_weight", "operator O15: a rounding between two steps",
+      "the master is as coarse as the weight", "an fp32 master",
+      {"OPTIMIZER-1c", "OPTIMIZER-1e", "OPTIMIZER-1f"}, [](Planted& planted) {
         planted.after<&Table::adamw>([](Adamw& a) {
           if (a.master == nullptr || is_stochastic(a)) return;
           each(a.master, [&](double, Index i) { return view(a.weight).load_flat(i); });
@@ -353,7 +356,7 @@ void add_stochastic(std::vector<Fault>& faults) {
   const auto add = [&](const char* name, const char* symptom, std::vector<std::string> clauses,
                        void (*plant)(Planted&)) {
     faults.push_back({.name = name,
-                      .provenance = "operator: stochastic rounding (TE 3437 and torchao recipes)",
+                      .provenance = "operator O22: stochastic rounding gone wrong",
                       .symptom = symptom,
                       .trigger = "stochastic rounding of bf16 weights",
                       .clauses = std::move(clauses),
@@ -405,13 +408,13 @@ void add_stochastic(std::vector<Fault>& faults) {
 
 void add_contract(std::vector<Fault>& faults) {
   faults.push_back({.name = "optimizer.refusals_swallowed",
-                    .provenance = "operator: a missing check (DeepGEMM 268)",
+                    .provenance = "operator O19: a missing check (DeepGEMM 268)",
                     .symptom = "shapes that do not fit are accepted",
                     .trigger = "an illegal request",
                     .clauses = {"GENERAL-3"},
                     .plant = [](Planted& planted) { swallow_refusals<&Table::adamw>(planted); }});
   faults.push_back({.name = "optimizer.no_elements_refused",
-                    .provenance = "operator: drop a zero case (pytorch 192497)",
+                    .provenance = "operator O4: drop a zero case (pytorch 192497)",
                     .symptom = "a parameter without elements is rejected",
                     .trigger = "no elements",
                     .clauses = {"GENERAL-4"},
@@ -419,7 +422,7 @@ void add_contract(std::vector<Fault>& faults) {
                       refuse_empty<&Table::adamw>(planted, [](auto& a) { return a.gradient; });
                     }});
   faults.push_back({.name = "optimizer.tail_of_the_vector_loop_forgotten",
-                    .provenance = "operator: a tail is left unwritten (mirage 764)",
+                    .provenance = "operator O5: a tail is left unwritten (mirage 764)",
                     .symptom = "the last elements keep their values",
                     .trigger = "a number of elements that is no multiple of 16",
                     .clauses = {"OPTIMIZER-1c", "OPTIMIZER-1a", "OPTIMIZER-1b", "OPTIMIZER-1e"},

@@ -61,7 +61,7 @@ void add_order(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "permutation.slots_before_tokens",
-                    .provenance = "operator: swapped index spaces (Megatron-LM 3626)",
+                    .provenance = "operator O3: swapped index spaces (Megatron-LM 3626)",
                     .symptom = "rows are sorted by (expert, slot, token)",
                     .trigger = "an expert that is chosen in different slots",
                     .clauses = {"PERMUTATION-1a"},
@@ -72,7 +72,7 @@ void add_order(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "permutation.source_is_transposed",
-                    .provenance = "operator: swapped index spaces (mori 475)",
+                    .provenance = "operator O3: swapped index spaces (mori 475)",
                     .symptom = "source holds slot * T + token",
                     .trigger = "K above 1",
                     .clauses = {"PERMUTATION-2", "PERMUTATION-1a"},
@@ -117,7 +117,7 @@ void add_order(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "permutation.offsets_inclusive",
-                    .provenance = "operator: offsets off by one entry (pytorch 163462)",
+                    .provenance = "operator O20: offsets off by one entry (pytorch 163462)",
                     .symptom = "offsets begin with the first zone's size",
                     .trigger = "always",
                     .clauses = {"PERMUTATION-3a", "PERMUTATION-1b"},
@@ -195,7 +195,7 @@ void add_ids(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "permutation.ids_read_as_32_bit",
-                    .provenance = "operator: type reinterpreted (aiter 5255)",
+                    .provenance = "operator O11: type reinterpreted (aiter 5255)",
                     .symptom = "every second id is 0 or -1",
                     .trigger = "ids of 64 bits",
                     .clauses = {"PERMUTATION-2", "PERMUTATION-1b", "PERMUTATION-1a"},
@@ -215,7 +215,7 @@ void add_ids(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "permutation.only_eight_slots",
-                    .provenance = "operator: fixed limit (TRT-LLM 18799)",
+                    .provenance = "operator O13: fixed limit (TRT-LLM 18799)",
                     .symptom = "slots beyond the eighth are forgotten",
                     .trigger = "K above 8",
                     .clauses = {"PERMUTATION-2", "PERMUTATION-1b"},
@@ -260,21 +260,22 @@ void add_ids(std::vector<Fault>& faults) {
                         return status;
                       });
                     }});
-  faults.push_back({.name = "permutation.strides_ignored",
-                    .provenance = "vllm 53345",
-                    .symptom = "ids of other tokens are read",
-                    .trigger = "rows with gaps",
-                    .clauses = {"PERMUTATION-1b", "PERMUTATION-2", "PERMUTATION-1a", "GENERAL-6"},
-                    .plant = [](Planted& planted) {
-                      planted.around<&Table::permute_plan>([](const auto& next, auto& a) {
-                        const dropless_status status = next(a);
-                        if (status != DROPLESS_OK) return status;
-                        const dropless_tensor dense = without_strides(*a.ids);
-                        a.ids = &dense;
-                        // What the canaries hold is no id: those calls end refused.
-                        return next(a);
-                      });
-                    }});
+  faults.push_back(
+      {.name = "permutation.strides_ignored",
+       .provenance = "vllm 53345",
+       .symptom = "ids of other tokens are read",
+       .trigger = "rows with gaps",
+       .clauses = {"GENERAL-1", "PERMUTATION-1a", "PERMUTATION-1b", "PERMUTATION-2", "GENERAL-6"},
+       .plant = [](Planted& planted) {
+         planted.around<&Table::permute_plan>([](const auto& next, auto& a) {
+           const dropless_status status = next(a);
+           if (status != DROPLESS_OK) return status;
+           const dropless_tensor dense = without_strides(*a.ids);
+           a.ids = &dense;
+           // What the canaries hold is no id: those calls end refused.
+           return next(a);
+         });
+       }});
 }
 
 void add_alignment(std::vector<Fault>& faults) {
@@ -366,7 +367,7 @@ void add_alignment(std::vector<Fault>& faults) {
 
 void add_capacity(std::vector<Fault>& faults) {
   faults.push_back({.name = "permutation.demand_clamped",
-                    .provenance = "operator: the check cannot fire (MaxText 5080)",
+                    .provenance = "operator O19: the check cannot fire (MaxText 5080)",
                     .symptom = "overflow cannot be noticed",
                     .trigger = "a row capacity below the demand",
                     .clauses = {"PERMUTATION-5"},

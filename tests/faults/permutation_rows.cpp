@@ -57,25 +57,25 @@ void add_copies(std::vector<Fault>& faults) {
                         }
                       });
                     }});
-  faults.push_back({.name = "permutation.zero_weight_erases_row",
-                    .provenance = "Transformer Engine's permute with probabilities",
-                    .symptom = "the row of a pair with weight 0 is cleared",
-                    .trigger = "a routing weight of exactly 0",
-                    .clauses = {"PERMUTATION-4b"},
-                    .plant = [](Planted& planted) {
-                      planted.after<&Table::permute_forward>([](auto& a) {
-                        if (a.weights == nullptr) return;
-                        each_integer(a.rows, [&](Index bits, Index i) {
-                          const Index row = i / view(a.rows).shape(1);
-                          if (row >= end_of(a.offsets)) return bits;
-                          const Index pair = view(a.source).load_integer(row);
-                          return pair >= 0 && view(a.weights).load_flat(pair) == 0 ? Index{0}
-                                                                                   : bits;
-                        });
-                      });
-                    }});
+  faults.push_back(
+      {.name = "permutation.zero_weight_erases_row",
+       .provenance = "operator O4: drop a zero case (a probability of zero taken for padding)",
+       .symptom = "the row of a pair with weight 0 is cleared",
+       .trigger = "a routing weight of exactly 0",
+       .clauses = {"PERMUTATION-4b"},
+       .plant = [](Planted& planted) {
+         planted.after<&Table::permute_forward>([](auto& a) {
+           if (a.weights == nullptr) return;
+           each_integer(a.rows, [&](Index bits, Index i) {
+             const Index row = i / view(a.rows).shape(1);
+             if (row >= end_of(a.offsets)) return bits;
+             const Index pair = view(a.source).load_integer(row);
+             return pair >= 0 && view(a.weights).load_flat(pair) == 0 ? Index{0} : bits;
+           });
+         });
+       }});
   faults.push_back({.name = "permutation.rows_copied_as_numbers",
-                    .provenance = "operator: type reinterpreted (sglang 28378)",
+                    .provenance = "operator O11: type reinterpreted (sglang 28378)",
                     .symptom = "NaN payloads are lost on the way",
                     .trigger = "a NaN that is not the standard one",
                     .clauses = {"PERMUTATION-4a"},
@@ -105,21 +105,21 @@ void add_copies(std::vector<Fault>& faults) {
                         });
                       });
                     }});
-  faults.push_back({.name = "permutation.negative_zero_lost",
-                    .provenance = "operator: neutral element, rows are added to a cleared buffer",
-                    .symptom = "-0 arrives as +0",
-                    .trigger = "negative zeros",
-                    .clauses = {"PERMUTATION-4a"},
-                    .plant = [](Planted& planted) {
-                      planted.after<&Table::permute_forward>([](auto& a) {
-                        const dropless_dtype dtype = a.rows->dtype;
-                        if (dtype != DROPLESS_FP32 && dtype != DROPLESS_BF16) return;
-                        const Index minus_zero = dtype == DROPLESS_FP32 ? 0x80000000 : 0x8000;
-                        each_integer(a.rows, [&](Index bits, Index) {
-                          return bits == minus_zero ? Index{0} : bits;
-                        });
-                      });
-                    }});
+  faults.push_back(
+      {.name = "permutation.negative_zero_lost",
+       .provenance = "operator O1: neutral element, rows are added to a cleared buffer",
+       .symptom = "-0 arrives as +0",
+       .trigger = "negative zeros",
+       .clauses = {"PERMUTATION-4a"},
+       .plant = [](Planted& planted) {
+         planted.after<&Table::permute_forward>([](auto& a) {
+           const dropless_dtype dtype = a.rows->dtype;
+           if (dtype != DROPLESS_FP32 && dtype != DROPLESS_BF16) return;
+           const Index minus_zero = dtype == DROPLESS_FP32 ? 0x80000000 : 0x8000;
+           each_integer(a.rows,
+                        [&](Index bits, Index) { return bits == minus_zero ? Index{0} : bits; });
+         });
+       }});
   faults.push_back({.name = "permutation.row_weights_not_moved",
                     .provenance = "transformers 45473, bug 1",
                     .symptom = "every routing weight is paired with a wrong row",
@@ -170,7 +170,7 @@ void add_copies(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "permutation.tail_rows_cleared",
-                    .provenance = "operator: undeclared tail rule (pytorch 193633)",
+                    .provenance = "operator O17: undeclared tail rule (pytorch 193633)",
                     .symptom = "rows beyond the end are written",
                     .trigger = "a buffer longer than the rows in use",
                     .clauses = {"PERMUTATION-8"},
@@ -224,7 +224,7 @@ double term(const Args& a, Index t, Index j, Index h) {
 
 void add_sums(std::vector<Fault>& faults) {
   faults.push_back({.name = "permutation.sum_in_bf16",
-                    .provenance = "vllm 15045; TIRx-kernels 208; mlx-lm 938",
+                    .provenance = "vllm 15045; TIRx 208; mlx-lm 938",
                     .symptom = "precision is lost, the more the larger K is",
                     .trigger = "a running sum in the activations' type",
                     .clauses = {"PERMUTATION-6a", "PERMUTATION-6b"},
@@ -266,7 +266,7 @@ void add_sums(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "permutation.last_slot_forgotten",
-                    .provenance = "operator: loop bound off by one",
+                    .provenance = "operator O20: loop bound off by one",
                     .symptom = "a token misses one of its experts",
                     .trigger = "always",
                     .clauses = {"PERMUTATION-6b", "PERMUTATION-6a"},
@@ -279,7 +279,7 @@ void add_sums(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "permutation.sum_is_a_mean",
-                    .provenance = "operator: factor inverted (sglang 28237)",
+                    .provenance = "operator O9: factor inverted (sglang 28237)",
                     .symptom = "the unweighted sum is divided by K",
                     .trigger = "no weights",
                     .clauses = {"PERMUTATION-6b", "PERMUTATION-6a"},
@@ -294,7 +294,7 @@ void add_sums(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "permutation.weights_ignored",
-                    .provenance = "operator: factor never applied (vllm 45037)",
+                    .provenance = "operator O9: factor never applied (vllm 45037)",
                     .symptom = "the sum is not weighted",
                     .trigger = "weights",
                     .clauses = {"PERMUTATION-6a", "PERMUTATION-6b"},
@@ -311,8 +311,19 @@ void add_sums(std::vector<Fault>& faults) {
                     .trigger = "ids of -1",
                     .clauses = {"PERMUTATION-6a", "PERMUTATION-6b"},
                     .plant = [](Planted& planted) {
-                      change_map<&Table::unpermute_forward>(
-                          planted, [](Index row, Index) { return row < 0 ? 0 : row; });
+                      planted.after<&Table::unpermute_forward>([](auto& a) {
+                        if (!has_elements(a.rows) || !has_elements(a.y)) return;
+                        const TensorView y = view(a.y), rows = view(a.rows), map = view(a.row_map);
+                        for (Index t = 0; t < y.shape(0); ++t) {
+                          for (Index j = 0; j < map.shape(1); ++j) {
+                            if (map.load_integer(t, j) >= 0) continue;
+                            const double w = a.weights ? view(a.weights).load(t, j) : 1;
+                            for (Index h = 0; h < y.shape(1); ++h) {
+                              y.store(y.load(t, h) + w * rows.load(0, h), t, h);
+                            }
+                          }
+                        }
+                      });
                     }});
   faults.push_back({.name = "permutation.padding_multiplied_by_zero",
                     .provenance = "transformers 48205, 45621",
@@ -381,7 +392,7 @@ void add_sums(std::vector<Fault>& faults) {
 
 void add_gradients(std::vector<Fault>& faults) {
   faults.push_back({.name = "permutation.gradient_assigned_not_added",
-                    .provenance = "operator: assign instead of add (Transformer Engine 3437)",
+                    .provenance = "operator O21: assign instead of add (Transformer Engine 3437)",
                     .symptom = "only the last expert's gradient reaches the token",
                     .trigger = "K above 1",
                     .clauses = {"PERMUTATION-7a"},
@@ -424,7 +435,7 @@ void add_gradients(std::vector<Fault>& faults) {
                           planted, [](Index row, Index) { return row < 0 ? 0 : row; });
                     }});
   faults.push_back({.name = "permutation.row_gradients_not_weighted",
-                    .provenance = "operator: no backward twin (vllm 45037)",
+                    .provenance = "operator O16: no backward twin (vllm 45037)",
                     .symptom = "d_rows lacks the routing weight",
                     .trigger = "weights",
                     .clauses = {"PERMUTATION-7b"},
@@ -441,7 +452,7 @@ void add_gradients(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "permutation.weight_gradient_of_weighted_rows",
-                    .provenance = "operator: factor twice (vllm 24119)",
+                    .provenance = "operator O9: factor twice (vllm 24119)",
                     .symptom = "d_weights contains the weight",
                     .trigger = "weights",
                     .clauses = {"PERMUTATION-7b"},
@@ -453,7 +464,7 @@ void add_gradients(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "permutation.weight_gradient_in_bf16",
-                    .provenance = "operator: low accumulation (vllm 15045)",
+                    .provenance = "operator O15: low accumulation (vllm 15045)",
                     .symptom = "the dot product of d_weights is summed in bf16",
                     .trigger = "weights",
                     .clauses = {"PERMUTATION-7b"},

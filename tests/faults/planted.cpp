@@ -10,6 +10,7 @@
 
 #include "conformance/cases/case_id.h"
 #include "reference/implementation.h"
+#include "tests/faults/kept_clauses.h"
 
 namespace dropless::faults {
 namespace {
@@ -108,6 +109,10 @@ const std::vector<Fault>& all_faults() {
     add_losses(all);
     add_optimizer(all);
     add_layer(all);
+    add_exchange(all);
+    add_training(all);
+    add_later(all);
+    add_repeated(all);
     std::set<std::string> names;
     for (const Fault& fault : all) check(fault, names);
     return all;
@@ -126,6 +131,7 @@ void register_planted_faults() {
                        fault.visibility, fault.reason});
   }
   register_fault_entries(std::move(entries));
+  register_clause_reasons(faults::kept_clauses());
   register_implementation_source("fault", faults::planted_table);
   register_implementation_source("control", faults::control_table);
 }

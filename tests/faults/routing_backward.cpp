@@ -13,7 +13,7 @@ std::size_t at(Index i) {
 
 void add_gradients(std::vector<Fault>& faults) {
   faults.push_back({.name = "routing.gradient_treats_sum_as_constant",
-                    .provenance = "operator: detached graph (transformers 48205)",
+                    .provenance = "operator O16: detached graph (transformers 48205)",
                     .symptom = "the derivative of the renormalising sum is missing",
                     .trigger = "renormalisation",
                     .clauses = {"ROUTING-12a"},
@@ -23,7 +23,7 @@ void add_gradients(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.gradient_of_selected_logits_only",
-                    .provenance = "operator: no backward twin (Megatron-LM 955)",
+                    .provenance = "operator O16: no backward twin (Megatron-LM 955)",
                     .symptom = "experts that were not selected get no gradient",
                     .trigger = "a softmax over all experts without renormalisation",
                     .clauses = {"ROUTING-12a"},
@@ -40,7 +40,7 @@ void add_gradients(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.gradient_lacks_scaling_factor",
-                    .provenance = "operator: no backward twin (vllm 24119)",
+                    .provenance = "operator O16: no backward twin (vllm 24119)",
                     .symptom = "the router learns too slowly",
                     .trigger = "a scaling factor other than 1",
                     .clauses = {"ROUTING-12a"},
@@ -59,7 +59,7 @@ void add_gradients(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.gradient_lost_for_single_expert",
-                    .provenance = "operator: detached graph, the top-1 path",
+                    .provenance = "operator O16: detached graph, the top-1 path",
                     .symptom = "a top-1 router never learns",
                     .trigger = "K = 1 without renormalisation",
                     .clauses = {"ROUTING-12c"},
@@ -70,7 +70,7 @@ void add_gradients(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.gradient_of_renormalised_single_expert",
-                    .provenance = "operator: no backward twin, the top-1 path",
+                    .provenance = "operator O16: no backward twin, the top-1 path",
                     .symptom = "a weight that is always 1 has a gradient",
                     .trigger = "K = 1 with renormalisation",
                     .clauses = {"ROUTING-12b"},
@@ -79,7 +79,7 @@ void add_gradients(std::vector<Fault>& faults) {
                           planted, [](dropless_route_settings& s) { s.renormalize_single = 0; });
                     }});
   faults.push_back({.name = "routing.expert_scale_gradient_scaled",
-                    .provenance = "operator: factor twice (vllm 45037)",
+                    .provenance = "operator O9: factor twice (vllm 45037)",
                     .symptom = "the gradient of the per-expert scale contains the scale",
                     .trigger = "a per-expert scale",
                     .clauses = {"ROUTING-12d"},
@@ -91,7 +91,7 @@ void add_gradients(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.expert_scale_missing_in_gradient",
-                    .provenance = "operator: no backward twin (vllm 45037)",
+                    .provenance = "operator O16: no backward twin (vllm 45037)",
                     .symptom = "the router's gradient lacks the per-expert scale",
                     .trigger = "a per-expert scale",
                     .clauses = {"ROUTING-12a"},
@@ -165,7 +165,7 @@ void change_counts(Planted& planted, Change change) {
 
 void add_bias_update(std::vector<Fault>& faults) {
   faults.push_back({.name = "routing.bias_update_reversed",
-                    .provenance = "operator: factor inverted (Megatron-LM 7081)",
+                    .provenance = "operator O9: factor inverted (Megatron-LM 7081)",
                     .symptom = "busy experts become busier",
                     .trigger = "always",
                     .clauses = {"ROUTING-16a", "ROUTING-16b"},
@@ -238,7 +238,7 @@ void add_bias_update(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.bias_moves_at_the_mean",
-                    .provenance = "operator: drop a zero case",
+                    .provenance = "operator O4: drop a zero case",
                     .symptom = "sign(0) counts as 1",
                     .trigger = "an expert with exactly the mean load",
                     .clauses = {"ROUTING-16a"},

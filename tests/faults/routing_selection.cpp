@@ -44,20 +44,21 @@ void add_precision(std::vector<Fault>& faults) {
                         }));
                       });
                     }});
-  faults.push_back({.name = "routing.tie_break_epsilon",
-                    .provenance = "operator: another order by an epsilon, copied into the oracle",
-                    .symptom = "close scores are swapped",
-                    .trigger = "an epsilon times the index is subtracted to break ties",
-                    .clauses = {"ROUTING-3a", "ROUTING-2c"},
-                    .plant = [](Planted& planted) {
-                      select_otherwise(planted, [](const RouterRow& row) {
-                        return row.best(mapped(row.compared, [](double v, std::size_t e) {
-                          return v - 1e-4 * static_cast<double>(e);
-                        }));
-                      });
-                    }});
+  faults.push_back(
+      {.name = "routing.tie_break_epsilon",
+       .provenance = "operator O17: another order by an epsilon, copied into the oracle",
+       .symptom = "close scores are swapped",
+       .trigger = "an epsilon times the index is subtracted to break ties",
+       .clauses = {"ROUTING-3a", "ROUTING-2c"},
+       .plant = [](Planted& planted) {
+         select_otherwise(planted, [](const RouterRow& row) {
+           return row.best(mapped(row.compared, [](double v, std::size_t e) {
+             return v - 1e-4 * static_cast<double>(e);
+           }));
+         });
+       }});
   faults.push_back({.name = "routing.selection_on_unbiased_scores",
-                    .provenance = "operator: value of the wrong twin, as in PaddleFormers 3452",
+                    .provenance = "operator O10: value of the wrong twin, as in PaddleFormers 3452",
                     .symptom = "the expert bias has no influence on the selection",
                     .trigger = "any expert bias",
                     .clauses = {"ROUTING-2a", "ROUTING-3a"},
@@ -118,7 +119,7 @@ void add_groups(std::vector<Fault>& faults) {
                     .provenance = "Megatron-LM 1441",
                     .symptom = "group scores always add the best two",
                     .trigger = "top-k / kept groups other than 2",
-                    .clauses = {"ROUTING-4c"},
+                    .clauses = {"ROUTING-4c", "GENERAL-3"},
                     .plant = [](Planted& planted) {
                       planted.behave_as(
                           [](dropless_profile& p) { p.group_width = DROPLESS_GROUP_WIDTH_TWO; });
@@ -134,7 +135,7 @@ void add_groups(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.group_score_on_unbiased",
-                    .provenance = "operator: value of the wrong twin, as in PaddleFormers 3452",
+                    .provenance = "operator O10: value of the wrong twin, as in PaddleFormers 3452",
                     .symptom = "groups are scored without the bias",
                     .trigger = "groups together with a bias",
                     .clauses = {"ROUTING-4b", "ROUTING-4c", "ROUTING-4a"},
@@ -218,7 +219,7 @@ void add_order_and_limits(std::vector<Fault>& faults) {
                     .provenance = "tokenspeed 605",
                     .symptom = "the index is found by equality with the maximum, the last one wins",
                     .trigger = "equal logits",
-                    .clauses = {"ROUTING-5b"},
+                    .clauses = {"ROUTING-5b", "ROUTING-5c"},
                     .plant = [](Planted& planted) {
                       planted.behave_as(
                           [](dropless_profile& p) { p.tie_rule = DROPLESS_TIE_HIGHEST_INDEX; });

@@ -49,7 +49,7 @@ void add_special_rows(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.nan_row_hidden",
-                    .provenance = "cosmos-rl: nan_to_num as a cure",
+                    .provenance = "cosmos-rl: nan_to_num as a cure (Primus-Turbo 397)",
                     .symptom = "a NaN logit gives ordinary weights",
                     .trigger = "a row with a NaN logit",
                     .clauses = {"ROUTING-8a"},
@@ -87,7 +87,7 @@ void add_special_rows(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.sigmoid_of_infinity_is_nan",
-                    .provenance = "operator: naive formula e^x / (1 + e^x)",
+                    .provenance = "operator O18: naive formula e^x / (1 + e^x)",
                     .symptom = "a saturated logit gives NaN",
                     .trigger = "sigmoid scores and a logit above 88",
                     .clauses = {"ROUTING-8c", "ROUTING-1b"},
@@ -210,7 +210,7 @@ void add_masks_and_given_ids(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.given_ids_ignored",
-                    .provenance = "operator: replayed routing is computed anew",
+                    .provenance = "operator O17: replayed routing is computed anew",
                     .symptom = "forced routing has no effect",
                     .trigger = "given ids",
                     .clauses = {"ROUTING-13a"},
@@ -277,7 +277,7 @@ void add_contract(std::vector<Fault>& faults) {
                       swallow_refusals<&Table::route_backward>(planted);
                     }});
   faults.push_back({.name = "routing.outputs_cleared_before_checks",
-                    .provenance = "operator: the check comes too late",
+                    .provenance = "operator O19: the check comes too late",
                     .symptom = "a refused call has destroyed its outputs",
                     .trigger = "an illegal request",
                     .clauses = {"GENERAL-3"},
@@ -331,7 +331,7 @@ void add_contract(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.path_not_reported",
-                    .provenance = "operator: a fallback that nobody can see",
+                    .provenance = "operator O19: a fallback that nobody can see",
                     .symptom = "the code path stays unknown",
                     .trigger = "always",
                     .clauses = {"GENERAL-0"},

@@ -92,7 +92,7 @@ void add_score_functions(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.softmax_without_maximum",
-                    .provenance = "operator: neutral element (flashinfer 2822)",
+                    .provenance = "operator O1: neutral element (flashinfer 2822)",
                     .symptom = "weights are NaN",
                     .trigger = "logits above 88",
                     .clauses = {"ROUTING-1a", "ROUTING-6a"},
@@ -105,7 +105,7 @@ void add_score_functions(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.softplus_overflows",
-                    .provenance = "operator: naive formula for DeepSeek-V4 scores",
+                    .provenance = "operator O18: naive formula for DeepSeek-V4 scores",
                     .symptom = "scores are infinite",
                     .trigger = "logits above 88 with sqrt(softplus) scores",
                     .clauses = {"ROUTING-1c"},
@@ -187,10 +187,10 @@ void add_bias_and_precision(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.bias_subtracted_in_fp32",
-                    .provenance = "operator: undeclared cancellation of the biased score",
+                    .provenance = "operator O17: undeclared cancellation of the biased score",
                     .symptom = "weights lose digits",
                     .trigger = "a bias that is large beside the score",
-                    .clauses = {"ROUTING-2b"},
+                    .clauses = {"ROUTING-2b", "ROUTING-2a"},
                     .plant = [](Planted& planted) {
                       change_weights(planted, [](double w, const RouterRow& row, Index slot) {
                         const auto cancelled = [&](std::size_t e) {
@@ -238,7 +238,7 @@ void add_normalisation(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.never_renormalised",
-                    .provenance = "operator: factor never applied (flashinfer 2889)",
+                    .provenance = "operator O9: factor never applied (flashinfer 2889)",
                     .symptom = "weights are not divided by their sum",
                     .trigger = "a model with renormalisation",
                     .clauses = {"ROUTING-6c"},
@@ -247,7 +247,7 @@ void add_normalisation(std::vector<Fault>& faults) {
                           planted, [](dropless_route_settings& s) { s.renormalize = 0; });
                     }});
   faults.push_back({.name = "routing.single_expert_renormalised",
-                    .provenance = "operator: the neighbouring mode (flashinfer 2889, bug C)",
+                    .provenance = "operator O17: the neighbouring mode (flashinfer 2889, bug C)",
                     .symptom = "the weight of a single expert is always 1",
                     .trigger = "K = 1 without renormalisation of a single expert",
                     .clauses = {"ROUTING-6d", "ROUTING-6c"},
@@ -256,19 +256,19 @@ void add_normalisation(std::vector<Fault>& faults) {
                         if (!over_selected(s)) s.renormalize_single = 1;
                       });
                     }});
-  faults.push_back({.name = "routing.single_expert_uses_common_switch",
-                    .provenance = "operator: value of the wrong twin (sglang 40187: top-1 paths)",
-                    .symptom = "K = 1 obeys the switch for K > 1",
-                    .trigger = "K = 1 and two different switches",
-                    .clauses = {"ROUTING-6d", "ROUTING-6g"},
-                    .plant = [](Planted& planted) {
-                      change_forward_settings(planted, [](dropless_route_settings& s) {
-                        s.renormalize_single = s.renormalize;
-                      });
-                    }});
+  faults.push_back(
+      {.name = "routing.single_expert_uses_common_switch",
+       .provenance = "operator O10: value of the wrong twin (sglang 40187: top-1 paths)",
+       .symptom = "K = 1 obeys the switch for K > 1",
+       .trigger = "K = 1 and two different switches",
+       .clauses = {"ROUTING-6d", "ROUTING-6g"},
+       .plant = [](Planted& planted) {
+         change_forward_settings(
+             planted, [](dropless_route_settings& s) { s.renormalize_single = s.renormalize; });
+       }});
   faults.push_back(
       {.name = "routing.eps_form_swapped",
-       .provenance = "operator: the neighbouring mode (flashinfer 2889, bug D)",
+       .provenance = "operator O17: the neighbouring mode (flashinfer 2889, bug D)",
        .symptom = "the eps is taken as a lower limit instead of being added, or the reverse",
        .trigger = "an eps that is not negligible",
        .clauses = {"ROUTING-6e"},
@@ -298,7 +298,7 @@ void add_normalisation(std::vector<Fault>& faults) {
                       });
                     }});
   faults.push_back({.name = "routing.scaling_factor_before_renormalisation",
-                    .provenance = "operator: factor never effective (vllm 24119)",
+                    .provenance = "operator O9: factor never effective (vllm 24119)",
                     .symptom = "the scaling factor cancels out",
                     .trigger = "a scaling factor together with renormalisation",
                     .clauses = {"ROUTING-6f"},
@@ -309,7 +309,7 @@ void add_normalisation(std::vector<Fault>& faults) {
                     }});
   faults.push_back(
       {.name = "routing.expert_scale_before_renormalisation",
-       .provenance = "operator: factor in the wrong place (vllm 45037)",
+       .provenance = "operator O9: factor in the wrong place (vllm 45037)",
        .symptom = "the per-expert scale changes the sum that divides",
        .trigger = "a per-expert scale together with renormalisation",
        .clauses = {"ROUTING-6g"},
@@ -328,7 +328,7 @@ void add_normalisation(std::vector<Fault>& faults) {
          });
        }});
   faults.push_back({.name = "routing.expert_scale_ignored",
-                    .provenance = "operator: factor never applied (vllm 45037)",
+                    .provenance = "operator O9: factor never applied (vllm 45037)",
                     .symptom = "the per-expert scale has no effect",
                     .trigger = "a per-expert scale",
                     .clauses = {"ROUTING-6g"},

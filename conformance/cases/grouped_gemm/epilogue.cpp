@@ -38,6 +38,49 @@ void run_beta_zero(CaseRun& run) {
   judge_gemm(run, problem, call, "GROUPED_GEMM-6c");
 }
 
+GemmProblem small_problem(CaseRun& run) {
+  GemmProblem problem;
+  problem.product = product_of(run.word("product"));
+  problem.experts = 5, problem.out = 40, problem.in = 24;
+  problem.zones = row_zones(run, {7, 0, 33, 1, 16}, true);
+  problem.operands = run.word("operands");
+  return problem;
+}
+
+// alpha = 0: what is left is the epilogue, and it is written.
+void run_alpha_zero(CaseRun& run) {
+  GemmProblem problem = small_problem(run);
+  problem.alpha = 0;
+  const bool wgrad = problem.product == Product::wgrad;
+  problem.beta = wgrad ? 0.5 : 0;
+  fill_operands(run, problem, problem.product == Product::fprop, wgrad);
+  GemmCall call = gemm_call(run, problem);
+  perform(run, call);
+  const reference::Gauged expected = gemm_expected(problem, call);
+  run.judge().bounded(product_clause(problem.product), call.output->label(), *call.output,
+                      expected.value, gemm_errors(run, problem, expected),
+                      computed_elements(problem));
+}
+
+// Another operand at the same address: what was kept of the first one is worth nothing.
+void run_changed_operand(CaseRun& run) {
+  GemmProblem problem = small_problem(run);
+  fill_operands(run, problem, false, false);
+  GemmCall call = gemm_call(run, problem);
+  perform(run, call);
+  judge_gemm(run, problem, call);
+  for (GemmOperand* operand : {&call.right, &call.left}) {
+    std::vector<std::uint8_t> bytes = operand->memory->bytes();  // every sign is turned
+    const std::size_t size = dtype_bytes(operand->memory->dtype());
+    for (std::size_t i = size - 1; i < bytes.size(); i += size) bytes[i] ^= 0x80;
+    operand->memory->overwrite(bytes);
+    for (double& value : operand->values) value = -value;
+    run.buffers().poison_outputs();
+    perform(run, call);
+    judge_gemm(run, problem, call);
+  }
+}
+
 // Experts without rows, whose C holds what an addition of zero would change: -0 and NaN.
 void run_empty_experts(CaseRun& run) {
   GemmProblem problem = weight_gradient(run, run.word("load"));
@@ -230,6 +273,25 @@ void add_grouped_gemm_epilogue(Registry& registry) {
                                     {{"accumulate", accumulates, 0, 0, "beta, and where C is"}}),
                 gradient_selection(loads, {"accumulate", accumulates}),
                 run_empty_experts});
+  const auto small = [](std::string name, std::string purpose, std::vector<std::string> clauses,
+                        void (*run)(CaseRun&)) {
+    Family family;
+    family.name = std::move(name), family.purpose = std::move(purpose);
+    family.clauses = std::move(clauses), family.run = run;
+    family.parameters = {product_parameter(),
+                         {"operands", {"bf16", "fp32"}, 0, 0, "dtype of both operands"},
+                         {"seed", {}, 0, std::int64_t{1} << 62, "of the random numbers"}};
+    const auto all =
+        product({{"product", product_words()}, {"operands", {"bf16", "fp32"}}, {"seed", {"1"}}});
+    family.select = tiers({all[0]}, all);
+    return family;
+  };
+  registry.add(small("grouped_gemm.alpha_zero",
+                     "Proves that alpha = 0 leaves bias and beta C, written in full.",
+                     {"GROUPED_GEMM-0a", "GROUPED_GEMM-0b", "GROUPED_GEMM-0c"}, run_alpha_zero));
+  registry.add(small("grouped_gemm.changed_operand",
+                     "Proves that another operand at the same address has its own product.",
+                     judged_clauses(), run_changed_operand));
   registry.add(
       {"grouped_gemm.rounding",
        "Proves one rounding to nearest even into bf16, after everything is added: the sums "

@@ -91,11 +91,10 @@ GemmOperand make_operand(CaseRun& run, const GemmProblem& problem, bool left) {
   out.values = left ? problem.left : problem.right;
   out.operand.struct_size = sizeof out.operand;
   out.operand.struct_version = DROPLESS_STRUCT_VERSION;
-  out.operand.values =
-      run.buffers()
-          .input(label_of(problem, left), plain_dtype(problem.operands),
-                 left ? problem.left_shape() : problem.right_shape(), out.values, problem.layout)
-          .tensor();
+  out.memory = &run.buffers().input(label_of(problem, left), plain_dtype(problem.operands),
+                                    left ? problem.left_shape() : problem.right_shape(), out.values,
+                                    problem.layout);
+  out.operand.values = out.memory->tensor();
   return out;
 }
 

@@ -84,6 +84,7 @@ void fill_rows(const RowZones& zones, Index columns, reference::RowKind kind, do
 
 struct GemmOperand {
   dropless_operand operand{};
+  Buffer* memory = nullptr;          // of plain operands
   std::vector<double> values;        // that the product multiplies
   std::vector<std::uint8_t> scales;  // MXFP8: those of real elements, in the order of the layout
 };

@@ -64,7 +64,11 @@ std::vector<Values> select_bounded(Tier tier) {
     axes[6].values = {"router"}, axes[7].values = {"none"};
     return product(axes);
   };
-  auto smoke = plain({"deepseek-v3", "mixtral-8x7b", "gpt-oss-20b"}, {"bf16"}, {"33"});
+  auto smoke = plain({"deepseek-v3", "gpt-oss-20b"}, {"bf16"}, {"33"});
+  for (const auto& more :
+       {plain({"mixtral-8x7b"}, {"fp32"}, {"33"}), plain({"gemma-4-26b-a4b"}, {"bf16"}, {"33"})}) {
+    smoke.insert(smoke.end(), more.begin(), more.end());
+  }
   auto recipe = layer_axes({"qwen1-5-moe-a2-7b"}, {"64"}, {"33"});
   recipe[3].values = {"bf16"}, recipe[4].values = {"early"}, recipe[5].values = {"mxfp8"};
   recipe[6].values = {"given"}, recipe[7].values = {"some"};

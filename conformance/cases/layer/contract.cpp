@@ -28,7 +28,8 @@ void run_single_expert(CaseRun& run) {
   LayerCall call(run, data);
   call.forward(true);
   const Replay replay = judge_routing(run, data, call);
-  judge_output(run, data, call, replay, "LAYER-1c");
+  const bool late = run.word("placement") == "late";
+  judge_output(run, data, call, replay, late ? "LAYER-1a" : "LAYER-1c");
   call.backward(d_y, true);
   judge_gradients(run, data, call, replay, d_y, "LAYER-1e");
 }
@@ -230,8 +231,14 @@ void add_layer_contract(Registry& registry) {
                          {"LAYER-1a", "LAYER-1b", "LAYER-1c", "LAYER-1e", "LAYER-1f", "LAYER-1g"},
                          {}, run_single_expert);
   single.parameters[0].words = {"llama-4-scout"};
-  single.select =
-      tiers(cases({"llama-4-scout"}, {"bf16"}, {}), cases({"llama-4-scout"}, {"fp32"}, {}));
+  single.parameters[4].words = {"late", "input"};
+  const auto placed = [](const char* dtype) {
+    std::vector<Values> all = cases({"llama-4-scout"}, {dtype}, {});
+    all.push_back(all.front());
+    all.back()[4].second = "input";
+    return all;
+  };
+  single.select = tiers(placed("bf16"), placed("fp32"));
   registry.add(std::move(single));
 
   Family further = family("layer.further_losses",

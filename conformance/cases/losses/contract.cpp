@@ -95,6 +95,49 @@ Family empty_family() {
   return family;
 }
 
+// ---- losses.switched_off
+
+// A loss whose weight is 0 is a call like any other: loss and gradient are zero, and written.
+void run_switched_off(CaseRun& run) {
+  AnyLoss loss = any_loss(run, 33);
+  if (run.word("zero") == "coefficient") {
+    loss.balance.coeff = loss.z.coeff = 0;
+  } else {
+    loss.balance.d_loss = loss.z.d_loss = loss.cross_entropy.d_loss = 0;
+  }
+  LossCall call = loss.call(run, direction_of(run), {});
+  call.perform();
+  loss.judge(run, call);
+}
+
+std::string switched_off_objection(const Values& values) {
+  const bool coefficient = value_of(values, "zero") == "coefficient";
+  if (coefficient && value_of(values, "loss") == "cross_entropy") {
+    return "the cross-entropy has no coefficient";
+  }
+  if (!coefficient && value_of(values, "direction") == "forward") {
+    return "the forward call has no cotangent";
+  }
+  return "";
+}
+
+Family switched_off_family() {
+  Family family;
+  family.name = "losses.switched_off";
+  family.purpose = "A coefficient or a cotangent of zero gives zeros, written in full";
+  family.clauses = loss_clauses;
+  family.parameters = {loss_parameter(), direction_parameter(),
+                       word_parameter("zero", {"coefficient", "cotangent"}, "what is zero")};
+  std::vector<Values> all = product({{"loss", {"balance", "z", "cross_entropy"}},
+                                     {"direction", {"forward", "backward"}},
+                                     {"zero", {"coefficient", "cotangent"}}});
+  std::erase_if(all, [](const Values& v) { return !switched_off_objection(v).empty(); });
+  family.select = tiers({all.front()}, all);
+  family.run = run_switched_off;
+  family.objection = switched_off_objection;
+  return family;
+}
+
 // ---- losses.strided
 
 void run_strided(CaseRun& run) {
@@ -233,6 +276,7 @@ Family refusals_family() {
 
 void add_losses_contract(Registry& registry) {
   registry.add(empty_family());
+  registry.add(switched_off_family());
   registry.add(strided_family());
   registry.add(determinism_family());
   registry.add(refusals_family());
