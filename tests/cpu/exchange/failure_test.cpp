@@ -148,40 +148,53 @@ TEST_F(Refusals, AClosedHandleIsNotFollowed) {
   EXPECT_EQ(table->exchange_close(table->context, &call, &args), DROPLESS_INVALID_ARGUMENT);
 }
 
-// Three pairs of a token: two on rank 1, one on rank 2; rank 0 alone has the token. In bf16 1 +
-// 2^-8 rounds to 1 (a tie, to even), 3 * 2^-8 stays.
-std::vector<double> rounded_sum(int rounding, const std::vector<int>& nodes) {
+// The sum of rank 0's only token, in bf16 rows of one column. `values`: of its rows on each rank.
+double rounded_sum(int rounding, const std::vector<Index>& ids, const std::vector<int>& nodes,
+                   const std::vector<std::vector<double>>& values) {
   Routing routing;
   routing.ranks = 3, routing.experts = 6, routing.top_k = 3;
-  routing.ids = {{2, 3, 4}, {}, {}};
+  routing.ids = {ids, {}, {}};
   routing.node_of_rank = nodes;
   routing.expert_major = true;
   dropless_profile profile = routing.profile();
   profile.combine_rounding = rounding;
   const auto gathering = make_gathering(3);
-  std::vector<double> result;
+  double result = -1;
   run_threads(3, [&](int r) {
     Rank mine(profile, r, 3, *gathering);
     std::vector<Array> memory;
     routing.complete(mine.settings, memory);
     ASSERT_EQ(mine.open().status, DROPLESS_OK);
-    const Index total = mine.plan(routing.ids_of(r)).total;
-    Array rows(DROPLESS_BF16, {total, 1});
-    if (r == 1) rows.set({1, 0x1p-8});
-    if (r == 2) rows.set({0x1p-8});
+    const auto& own = values[static_cast<std::size_t>(r)];
+    ASSERT_EQ(mine.plan(routing.ids_of(r)).total, static_cast<Index>(own.size()));
+    const Array rows = Array(DROPLESS_BF16, {static_cast<Index>(own.size()), 1}).set(own);
     const Array y = Array(DROPLESS_FP32, {routing.tokens(r), 1}).fill(-1);
     ASSERT_EQ(mine.combine(rows, y).status, DROPLESS_OK);
-    if (r == 0) result = y.values();
+    if (r == 0) result = y.at(0);
   });
   return result;
 }
 
+// In bf16 1 + 2^-8 rounds to 1 (a tie, to even).
 TEST(Roundings, AsDeclared) {
   const std::vector<int> one_node = {0, 0, 0}, own_nodes = {0, 1, 2}, pair = {0, 1, 1};
-  EXPECT_EQ(rounded_sum(DROPLESS_COMBINE_ROUNDS_ONCE, one_node)[0], 1 + 0x1p-7);
-  EXPECT_EQ(rounded_sum(DROPLESS_COMBINE_ROUNDS_PER_RANK, one_node)[0], 1 + 0x1p-8);
-  EXPECT_EQ(rounded_sum(DROPLESS_COMBINE_ROUNDS_PER_NODE, own_nodes)[0], 1 + 0x1p-8);
-  EXPECT_EQ(rounded_sum(DROPLESS_COMBINE_ROUNDS_PER_NODE, pair)[0], 1 + 0x1p-7);
+  const auto sum = [](int rounding, const std::vector<int>& nodes) {  // two rows on rank 1
+    return rounded_sum(rounding, {2, 3, 4}, nodes, {{}, {1, 0x1p-8}, {0x1p-8}});
+  };
+  EXPECT_EQ(sum(DROPLESS_COMBINE_ROUNDS_ONCE, one_node), 1 + 0x1p-7);
+  EXPECT_EQ(sum(DROPLESS_COMBINE_ROUNDS_PER_RANK, one_node), 1 + 0x1p-8);
+  EXPECT_EQ(sum(DROPLESS_COMBINE_ROUNDS_PER_NODE, own_nodes), 1 + 0x1p-8);
+  EXPECT_EQ(sum(DROPLESS_COMBINE_ROUNDS_PER_NODE, pair), 1 + 0x1p-7);
+}
+
+// Ranks 0 and 2 share a node: their rows are added and rounded together.
+TEST(Roundings, NodesThatAreNotContiguous) {
+  const auto sum = [](int rounding) {
+    return rounded_sum(rounding, {0, 2, 4}, {0, 1, 0}, {{1}, {4}, {0x1p-8}});
+  };
+  EXPECT_EQ(sum(DROPLESS_COMBINE_ROUNDS_ONCE), 5 + 0x1p-8);
+  EXPECT_EQ(sum(DROPLESS_COMBINE_ROUNDS_PER_RANK), 5 + 0x1p-8);
+  EXPECT_EQ(sum(DROPLESS_COMBINE_ROUNDS_PER_NODE), 5);
 }
 
 }  // namespace
