@@ -223,6 +223,11 @@ Family permute_experts_family() {
   family.select =
       tiers({one("sigmoid", "yes")},
             {one("softmax", "no"), one("softmax_selected", "no"), one("sqrt_softplus", "yes")});
+  family.objection = [](const Values& values) -> std::string {
+    const bool illegal =
+        value_of(values, "groups") == "yes" && value_of(values, "score") == "softmax_selected";
+    return illegal ? "a softmax over the selected is not group-limited (GENERAL-3)" : "";
+  };
   return family;
 }
 
