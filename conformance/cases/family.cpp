@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "conformance/cases/exchange/setup.h"
 #include "conformance/cases/selection.h"
 #include "conformance/ranks/drill.h"
 
@@ -261,6 +262,7 @@ const Registry& registry() {
     add_mxfp8(built);
     add_grouped_gemm(built);
     add_activation(built);
+    add_exchange(built);
     add_losses(built);
     add_optimizer(built);
     add_layer(built);

@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "conformance/cases/case_run.h"
+#include "conformance/ranks/in_process.h"
 #include "reference/implementation.h"
 
 namespace dropless::conformance {
@@ -52,7 +52,7 @@ template <class Check>
 void each_smoke_case(const dropless_implementation& implementation, Check check) {
   for (const CaseId& id : registry().cases(Tier::smoke)) {
     if (stage_of(id) != Suite::GetParam()) continue;
-    const Verdict verdict = run_case(implementation, *registry().find(id.family), id);
+    const Verdict verdict = run_in_process(implementation, *registry().find(id.family), id);
     check(id.text(), verdict);
     EXPECT_EQ(verdict.reason.empty(), verdict.status == Status::pass) << id.text();
   }

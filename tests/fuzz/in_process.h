@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "conformance/cases/case_run.h"
+#include "conformance/ranks/in_process.h"
 #include "fuzz/shrinking.h"
 #include "tests/faults/planted.h"
 
@@ -56,7 +56,8 @@ inline RunCases in_process(const dropless_implementation& table) {
     for (const CaseId& id : cases) {
       conformance::Outcome outcome;
       outcome.id = id;
-      outcome.verdict = conformance::run_case(table, *conformance::registry().find(id.family), id);
+      const Family& family = *conformance::registry().find(id.family);
+      outcome.verdict = conformance::run_in_process(table, family, id);
       outcomes.push_back(std::move(outcome));
     }
     return outcomes;

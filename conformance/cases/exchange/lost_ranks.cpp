@@ -137,7 +137,7 @@ std::string lost_objection(const Values& values) {
 std::vector<Values> select_slow(Tier tier) {
   if (tier == Tier::smoke) return {};
   if (tier == Tier::full)
-    return exchange_cases({.ranks = {"4"}}, {{"who", {"middle"}}, {"delay", {"2000"}}});
+    return exchange_cases({.ranks = {"4"}}, {{"who", {"middle"}}, {"delay", {"500"}}});
   return exchange_cases({.ranks = {"4"}}, {{"who", {"first", "last"}}, {"delay", {"300"}}});
 }
 
@@ -157,7 +157,7 @@ void add_exchange_lost_ranks(Registry& registry) {
                 "Proves that a rank which is late, but in time, is no error and changes nothing.",
                 step_clauses({"EXCHANGE-12d"}),
                 exchange_parameters(
-                    {who, integer_parameter("delay", 0, 2000, "milliseconds before each step")}),
+                    {who, integer_parameter("delay", 0, 500, "milliseconds before each step")}),
                 select_slow, run_slow, exchange_objection});
 }
 

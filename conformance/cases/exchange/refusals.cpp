@@ -16,9 +16,8 @@ const std::vector<std::string>& open_faults() {
   static const std::vector<std::string> all = {
       "experts_not_divisible", "top_k_above_experts", "factor_half",      "factor_zero",
       "factor_minus_two",      "factor_nan",          "factor_infinite",  "expert_twice_on_a_rank",
-      "expert_without_a_slot", "expert_outside",      "expert_minus_one", "node_outside",
-      "negative_max_tokens",   "negative_row_bytes",  "ranks_zero",       "rank_outside",
-      "all_gather_null"};
+      "expert_without_a_slot", "expert_outside",      "expert_minus_one", "negative_max_tokens",
+      "negative_row_bytes",    "ranks_zero",          "rank_outside",     "all_gather_null"};
   return all;
 }
 
@@ -46,12 +45,6 @@ void spoil(World& world, const std::string& what, dropless_exchange_settings& se
   if (what == "expert_without_a_slot") place(experts - 1, 0);
   if (what == "expert_outside") place(2, experts);
   if (what == "expert_minus_one") place(2, -1);
-  if (what == "node_outside") {
-    std::vector<Index> nodes(at(world.ranks), 0);
-    nodes.back() = world.ranks;
-    settings.node_of_rank =
-        buffers.input("node_of_rank", DROPLESS_I32, {world.ranks}, nodes).tensor();
-  }
   if (what == "negative_max_tokens") settings.max_tokens = -1;
   if (what == "negative_row_bytes") settings.row_bytes = -1;
   if (what == "ranks_zero") settings.ranks = 0;
@@ -266,6 +259,9 @@ std::string refusal_objection(const Values& values) {
   const Index ranks = std::stoll(value_of(values, "ranks"));
   if (ranks == 1 && value_of(values, "what") == "experts_not_divisible") {
     return "one rank divides every number of experts";
+  }
+  if (ranks == 1 && value_of(values, "what") == "all_gather_null") {
+    return "one rank has nothing to gather";
   }
   return experts % ranks == 0 ? "" : "8 experts do not divide by ranks";
 }
