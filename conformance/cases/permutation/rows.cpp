@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows there and back: PERMUTATION-3b, 3c, 4, 6 and 8.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -37,7 +38,17 @@ std::span<const std::byte> view(const std::vector<std::uint8_t>& bytes) {
   return std::as_bytes(std::span(bytes));
 }
 
-// Random bytes are every kind of value: NaN payloads, -0, subnormals. Rows are told apart by them.
+// Random bytes are every kind of value: NaN payloads, subnormals. Rows are told apart by them. -0
+// is rare among them: every 17th element is one.
+std::vector<std::uint8_t> hostile_bytes(Index count, std::size_t size, Random random) {
+  std::vector<std::uint8_t> bytes = random_bytes(count * static_cast<Index>(size), random);
+  for (std::size_t i = 0; i < bytes.size(); i += 17 * size) {
+    std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(i), size, std::uint8_t{0});
+    bytes[i + size - 1] = 0x80;
+  }
+  return bytes;
+}
+
 void run_copy(CaseRun& run) {
   const RoutedTokens routed = routed_tokens(run);
   const dropless_dtype dtype = row_dtype(run.word("dtype"));
@@ -45,7 +56,8 @@ void run_copy(CaseRun& run) {
   const Layout gaps{.row_gap = run.word("strides") == "gaps" ? 5 : 0};
   Buffers& buffers = run.buffers();
 
-  const auto x_bytes = random_bytes(routed.tokens * static_cast<Index>(row_bytes), run.random("x"));
+  const auto x_bytes =
+      hostile_bytes(routed.tokens * routed.hidden, dtype_bytes(dtype), run.random("x"));
   std::vector<double> weights(routed.ids.size());
   Random random = run.random("weights");
   for (std::size_t i = 0; i < weights.size(); ++i) {
