@@ -37,9 +37,6 @@ void run_museum(Session& session, const MuseumOptions& given) {
                   << std::flush;
     };
   }
-  if (!given.update.empty() && !given.stages.empty()) {
-    throw UsageError("--update writes the page of all stages; leave --stage out");
-  }
   const std::string page = museum_page(plan);
   if (given.update.empty()) {
     session.out << page;
@@ -66,7 +63,9 @@ void add_museum(CLI::App& app, Session& session) {
       ->type_name("N");
   command->add_option("--timeout", options->timeout, "time limit of a fault (default: 300)")
       ->type_name("SECONDS");
-  command->add_option("--json", options->json, "write the results as JSON as well")
+  command
+      ->add_option("--json", options->json,
+                   "results, kept after every fault; a file that is there is continued")
       ->type_name("FILE");
   command->callback([options, &session] { run_museum(session, *options); });
 }

@@ -14,7 +14,9 @@ struct MuseumPlan {
   std::vector<std::string> stages;  // of the faults; empty: all
   int jobs = 1;
   double timeout_seconds = 300;  // for one fault
-  std::string json;              // a file for the results, or empty
+  // A file for the results, or empty. It is written after every fault; faults that it already holds
+  // are not run again, so that an interrupted run goes on.
+  std::string json;
   const std::atomic<int>* interrupt = nullptr;
   std::function<void(std::size_t done, std::size_t of)> progress = {};
 };

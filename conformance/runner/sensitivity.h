@@ -14,7 +14,7 @@
 namespace dropless::conformance {
 
 struct SensitivityPlan {
-  std::vector<std::string> stages, families;  // empty: all
+  std::vector<std::string> stages, families;  // empty: all that one rank can run
   Tier tier = Tier::smoke;  // whose cases are tried; a family without one there gives its first
   int jobs = 1;
   const std::atomic<int>* interrupt = nullptr;

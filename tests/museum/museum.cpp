@@ -12,6 +12,8 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "conformance/adapters/sources.h"
@@ -85,8 +87,8 @@ Exhibit farewell(Visitor& visitor, const FaultEntry& fault) {
   }
 }
 
-std::vector<Exhibit> visit(const std::vector<FaultEntry>& faults, const MuseumPlan& plan) {
-  std::vector<Exhibit> exhibits(faults.size());
+void visit(const std::vector<FaultEntry>& faults, const MuseumPlan& plan,
+           const std::function<void(const Exhibit&)>& keep) {
   std::vector<Visitor> inside;
   std::size_t next = 0, done = 0;
   const auto empty_the_house = [&] {
@@ -112,13 +114,39 @@ std::vector<Exhibit> visit(const std::vector<FaultEntry>& faults, const MuseumPl
       const double seconds = std::chrono::duration<double>(Clock::now() - visitor.started).count();
       if (seconds > plan.timeout_seconds) ::kill(visitor.process, SIGKILL);
       if (doors[i].revents == 0 || !listen(visitor)) continue;
-      exhibits[visitor.fault] = farewell(visitor, faults[visitor.fault]);
+      keep(farewell(visitor, faults[visitor.fault]));
       inside.erase(inside.begin() + static_cast<std::ptrdiff_t>(i));
       ++done;
       if (plan.progress) plan.progress(done, faults.size());
     }
   }
-  return exhibits;
+}
+
+// By fault.
+using Results = std::map<std::string, Exhibit>;
+
+Results read_results(const std::string& path) {
+  Results results;
+  std::ifstream file(path);
+  if (path.empty() || !file) return results;
+  try {
+    for (const nlohmann::json& one : nlohmann::json::parse(file)) {
+      Exhibit exhibit = museum::exhibit_from(one);
+      results[exhibit.fault] = std::move(exhibit);
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw UsageError(fmt::format("{} holds no results of the museum; name another file", path));
+  }
+  return results;
+}
+
+void write_results(const std::string& path, const Results& results) {
+  if (path.empty()) return;
+  nlohmann::json all = nlohmann::json::array();
+  for (const auto& [fault, exhibit] : results) all.push_back(to_json(exhibit));
+  std::ofstream file(path);
+  file << all.dump(1) << '\n';
+  if (!file.flush()) throw UsageError(fmt::format("{} cannot be written", path));
 }
 
 std::vector<FaultEntry> chosen_faults(const MuseumPlan& plan) {
@@ -137,19 +165,19 @@ std::vector<FaultEntry> chosen_faults(const MuseumPlan& plan) {
 
 std::string museum_page(const MuseumPlan& plan) {
   const std::vector<FaultEntry> faults = chosen_faults(plan);
-  std::ofstream file;
-  if (!plan.json.empty()) {
-    file.open(plan.json);
-    if (!file) throw UsageError(fmt::format("{} cannot be written", plan.json));
+  Results results = read_results(plan.json);
+  write_results(plan.json, results);  // refused before the work, not after
+  registry();                         // built once, before the processes part
+  std::vector<FaultEntry> open;
+  for (const FaultEntry& fault : faults) {
+    if (results.count(fault.name) == 0) open.push_back(fault);
   }
-  registry();  // built once, before the processes part
-  const std::vector<Exhibit> exhibits = visit(faults, plan);
-  if (file.is_open()) {
-    nlohmann::json all = nlohmann::json::array();
-    for (const Exhibit& exhibit : exhibits) all.push_back(to_json(exhibit));
-    file << all.dump(2) << '\n';
-    if (!file.flush()) throw UsageError(fmt::format("{} cannot be written", plan.json));
-  }
+  visit(open, plan, [&](const Exhibit& exhibit) {
+    results[exhibit.fault] = exhibit;
+    write_results(plan.json, results);
+  });
+  std::vector<Exhibit> exhibits;
+  for (const FaultEntry& fault : faults) exhibits.push_back(results.at(fault.name));
   return museum::page(faults, exhibits);
 }
 

@@ -171,7 +171,9 @@ std::string page(const std::vector<FaultEntry>& faults, const std::vector<Exhibi
   const auto same = rows_of(faults, exhibits, &Exhibit::same_data);
   const auto typical = rows_of(faults, exhibits, &Exhibit::typical);
   const Row& all = same.back();
-  text += "## Faults let through on the same data\n\n";
+  text += "The stages on this page: ";
+  for (std::size_t i = 0; i + 1 < same.size(); ++i) text += (i == 0 ? "" : ", ") + same[i].stage;
+  text += ".\n\n## Faults let through on the same data\n\n";
   text += fmt::format(
       "Of {} faults, {} change a value that is compared in a failing case; only these are counted. "
       "The "

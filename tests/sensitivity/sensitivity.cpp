@@ -132,12 +132,16 @@ bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
 }
 
+constexpr const char* several_ranks = "exchange";
+
 std::vector<const Family*> chosen(const SensitivityPlan& plan) {
   std::set<std::string> stages;
   std::vector<const Family*> out;
   for (const Family& family : registry().families()) {
     stages.insert(family.stage());
-    const bool all = plan.stages.empty() && plan.families.empty();
+    // What several ranks are given is changed by planted faults only.
+    const bool all =
+        plan.stages.empty() && plan.families.empty() && family.stage() != several_ranks;
     if (all || contains(plan.stages, family.stage()) || contains(plan.families, family.name)) {
       out.push_back(&family);
     }
@@ -161,10 +165,9 @@ std::vector<std::string> stale_exemptions(const std::vector<const Family*>& fami
     const bool concerned = std::any_of(families.begin(), families.end(), [&](const Family* family) {
       return family->name == known.family;
     });
-    const bool exists = registry().find(known.family) != nullptr;
     const bool met = std::any_of(inputs.begin(), inputs.end(),
                                  [&](const Sensitivity& input) { return answers(known, input); });
-    if (!exists || (concerned && !met)) stale.push_back(known.family + " " + known.input);
+    if (concerned && !met) stale.push_back(known.family + " " + known.input);
   }
   return stale;
 }
