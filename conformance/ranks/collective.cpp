@@ -19,15 +19,10 @@ using std::chrono::milliseconds;
 
 // Longer than an implementation may take to notice that a rank is lost (EXCHANGE-14: 10 s).
 constexpr double grace_seconds = 12;
-constexpr auto between_looks = milliseconds(150);
+constexpr auto time_to_answer = milliseconds(200);
 
 LinkClock::duration in_clock(double seconds) {
   return std::chrono::duration_cast<LinkClock::duration>(duration<double>(seconds));
-}
-
-// Leaves time for two looks at the ranks and for the verdict to arrive.
-double own_limit(double timeout) {
-  return std::max(0.5 * timeout, timeout - std::max(0.05 * timeout, 0.5));
 }
 
 }  // namespace
@@ -38,8 +33,8 @@ Collective::Collective(int ranks, std::int64_t ticket, double timeout_seconds, V
       timeout_(timeout_seconds),
       voices_(std::move(voices)),
       started_(LinkClock::now()),
-      deadline_(started_ + in_clock(own_limit(timeout_seconds))),
-      next_look_(deadline_) {
+      deadline_(started_ + in_clock(timeout_seconds)),
+      next_look_(started_ + in_clock(0.5 * timeout_seconds)) {
   for (int rank = 0; rank < ranks; ++rank) {  // so that all are known, whoever speaks first
     record_.hear(announcement_of_rank(rank, ranks, ""));
   }
@@ -153,7 +148,7 @@ void Collective::ask_for_use() {
 }
 
 void Collective::note_who_is_busy() {
-  const double span = duration<double>(between_looks).count();
+  const double span = duration<double>(deadline_ - first_look_).count();
   std::map<int, double> shares;
   for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
     const Rank& one = of(rank);
@@ -162,15 +157,23 @@ void Collective::note_who_is_busy() {
   note_busy_shares(shares, record_);
 }
 
-// Past the deadline the ranks are asked twice what they use: who computes where others sleep is the
-// one that they wait for.
+// Half-way and at the deadline the ranks are asked what they have used: who computes where others
+// sleep is the one that they wait for.
 bool Collective::over() {
   const bool all = std::all_of(ranks_.begin(), ranks_.end(),
                                [](const Rank& rank) { return rank.verdict || rank.terminated; });
   if (all) return true;
-  if (LinkClock::now() < next_look_) return false;
-  next_look_ = LinkClock::now() + between_looks;
-  if (++looks_ <= 2) {
+  const auto now = LinkClock::now();
+  if (now < next_look_) return false;
+  if (now < deadline_) {  // half-way
+    first_look_ = now;
+    next_look_ = deadline_;
+    ask_for_use();
+    return false;
+  }
+  if (!asked_at_the_end_) {
+    asked_at_the_end_ = true;
+    next_look_ = now + time_to_answer;
     ask_for_use();
     return false;
   }

@@ -52,7 +52,8 @@ class Collective {
   double timeout_;
   Voices voices_;
   LinkClock::time_point started_, deadline_, next_look_;
-  int looks_ = 0;
+  LinkClock::time_point first_look_;
+  bool asked_at_the_end_ = false;
   PhaseRecord record_;
   struct Part {
     std::int64_t round = 0;

@@ -75,6 +75,7 @@ class Conductor {
 
   std::vector<Heard> listen(int milliseconds) {
     std::vector<Heard> heard = hosts_->listen(supervisor_, milliseconds);
+    (void)supervisor_.flush();
     for (const Heard& one : heard) {
       if (one.kind == Heard::Kind::printed) print(one);
     }

@@ -4,9 +4,9 @@
 //
 // It hands a case to all ranks, carries their gatherings, hears where each of them is, and makes
 // one verdict. A rank that dies, or leaves the case with a failure, gives the others a grace period
-// to find out by themselves (EXCHANGE-14); who is still there then is ended. Its watchdog comes a
-// little before the supervisor's, which knows less. After anything but a clean verdict it ends, and
-// all ranks with it.
+// to find out by themselves (EXCHANGE-14); who is still there then is ended. It keeps the time
+// limit of the case; the supervisor, which knows less, comes after it. After anything but a clean
+// verdict it ends, and all ranks with it.
 #pragma once
 
 #include "conformance/runner/worker.h"

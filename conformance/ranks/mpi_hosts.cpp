@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <sstream>
@@ -49,6 +50,7 @@ class MpiHosts : public RankHosts {
   void start() override {
     stop();
     allow_what_tests_need();
+    use_shared_memory_of_our_own();
     std::random_device device;
     key_ = fmt::format("{:08x}{:08x}", device(), device());
     listener_ = std::make_unique<Listener>(0);
@@ -106,6 +108,11 @@ class MpiHosts : public RankHosts {
       }
     }
     mpirun_.reset();
+    if (!segments_.empty()) {
+      std::error_code ignored;
+      std::filesystem::remove_all(segments_, ignored);
+      segments_.clear();
+    }
     printed_.clear();
     suspects_ = false;
   }
@@ -117,6 +124,14 @@ class MpiHosts : public RankHosts {
     bool lost = false;
     LinkClock::time_point lost_at;
   };
+
+  // Open MPI leaves its segments behind when a rank dies at the wrong moment.
+  void use_shared_memory_of_our_own() {
+    std::string pattern = "/dev/shm/dropless-mpi-XXXXXX";
+    if (mkdtemp(pattern.data()) == nullptr) return;
+    segments_ = pattern;
+    setenv("OMPI_MCA_btl_vader_backing_directory", segments_.c_str(), 1);
+  }
 
   static std::string addresses() {
     std::string list = "127.0.0.1";
@@ -198,7 +213,7 @@ class MpiHosts : public RankHosts {
   }
 
   const WorkerOptions& options_;
-  std::string key_, printed_;
+  std::string key_, printed_, segments_;
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<Child> mpirun_;
   std::vector<Rank> ranks_;

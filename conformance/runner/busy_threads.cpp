@@ -14,9 +14,9 @@
 namespace dropless::conformance {
 namespace {
 
-constexpr useconds_t moment = 250000;  // microseconds: the kernel counts hundredths of a second
+constexpr useconds_t moment = 500000;  // microseconds: the kernel counts hundredths of a second
 // A rank is busy when it uses this much of a processor and much more than the idlest rank does.
-constexpr double busy_share = 0.05, busy_factor = 4;
+constexpr double busy_share = 0.02, busy_factor = 4;
 
 // Seconds of user and system time by rank.
 std::map<int, double> used_by_ranks(pid_t pid) {

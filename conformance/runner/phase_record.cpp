@@ -8,6 +8,12 @@
 #include <charconv>
 
 namespace dropless::conformance {
+namespace {
+
+// Threads share a pipe: what is shorter than its unit is written in one piece.
+constexpr std::size_t longest_departure = 1000;
+
+}  // namespace
 
 std::string rank_list(const std::vector<int>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
@@ -20,7 +26,7 @@ std::string announcement_of_rank(int rank, int ranks, std::string_view operation
 std::string departure_text(const Verdict& verdict) {
   std::string text = fmt::format("!{} {}", name(verdict.status), verdict.reason);
   std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
+  return text.substr(0, longest_departure);
 }
 
 std::string PhaseRecord::Place::text() const {

@@ -16,6 +16,8 @@ constexpr std::size_t kept_output = 4096;    // bytes of what the implementation
 constexpr double least_loading_seconds = 5;  // a short --timeout is meant for cases
 // A conductor has a limit of its own, which names the rank that does not come.
 constexpr double loading_seconds_of_group = 60;
+// It keeps the time limit itself, and is given up only when it does not.
+constexpr double grace_of_group = 10;
 // What a conductor may take to end its ranks in good order.
 constexpr auto farewell_of_group = std::chrono::seconds(12);
 
@@ -84,7 +86,8 @@ void Slot::assign(std::int64_t ticket, const std::string& id,
   ticket_ = ticket;
   ++served_;
   started_ = Clock::now();
-  deadline_ = in_seconds(options_.timeout_seconds);
+  deadline_ =
+      in_seconds(options_.timeout_seconds + (options_.worker.ranks > 0 ? grace_of_group : 0));
   // A worker that no longer reads is found dead by the next listen().
   (void)child_->send(one_line({{"ticket", ticket}, {"id", id}, {"blocked", blocked_operations}}));
 }
