@@ -203,7 +203,7 @@ class LayerBackward {
   // Gradient of x through the shared expert's products [T,H]; fills d_gate_ [T], the gradient of
   // the gate's argument.
   Buffer shared_expert() {
-    const bool gated = !trace_.shared_gate.empty();
+    const bool gated = static_cast<bool>(p_.parameters.shared_gate);  // also with no tokens
     const Buffer d_out(p_.x.dtype, {n_.tokens, n_.hidden});
     add_parts(call_.threads(), {{d_y_, gated ? trace_.shared_gate.data() : nullptr}}, view(d_out));
     if (gated) {

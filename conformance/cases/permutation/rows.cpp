@@ -173,7 +173,7 @@ void run_unpermute(CaseRun& run) {
   for (const double v : y.values()) poisoned += std::isnan(v) ? 1 : 0;
   run.judge().holds("PERMUTATION-3c", "NaN in y", poisoned == 0, "none",
                     std::to_string(poisoned) + " elements");
-  if (run.word("load") != "all_empty" && routed.tokens > 1) {
+  if (routed.plan.rows() >= 16) {  // fewer, or none, may be alike
     run.judge().require(trust::distinct(expected.value) > 8, "outputs differ from each other");
   }
 }
