@@ -293,12 +293,15 @@ Judged execute(Session& session, const Request& request) {
 std::string opening_text(const Judged& judged) {
   const Json& suite = judged.header.at("suite");
   const Json& one = judged.header.at("implementation");
-  return fmt::format("dropless {} ({}), tier {}\n{} {} ({}): {} cases, {} worker{}, {:.1f} s\n",
+  const std::string ranks =
+      judged.how.ranks > 0 ? fmt::format(", {} ranks ({})", judged.how.ranks, judged.how.launcher)
+                           : "";
+  return fmt::format("dropless {} ({}), tier {}\n{} {} ({}): {} cases{}, {} worker{}, {:.1f} s\n",
                      suite.at("version").get<std::string>(), suite.at("commit").get<std::string>(),
                      judged.header.at("selection").at("tier").get<std::string>(),
                      one.at("name").get<std::string>(), one.at("version").get<std::string>(),
-                     one.at("argument").get<std::string>(), judged.outcomes.size(), judged.jobs,
-                     judged.jobs == 1 ? "" : "s", judged.seconds);
+                     one.at("argument").get<std::string>(), judged.outcomes.size(), ranks,
+                     judged.jobs, judged.jobs == 1 ? "" : "s", judged.seconds);
 }
 
 std::string failures_text(const Judged& judged) {

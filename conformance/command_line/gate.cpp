@@ -19,7 +19,12 @@ std::string last_line(const Judged& judged) {
     (verdict == "GO" ? go : verdict == "NO-GO" ? no_go : absent).push_back(stage.name);
   }
   // The tier is part of the verdict: a GO of smoke is a smaller promise.
-  const auto tier = judged.header.at("selection").at("tier").get<std::string>();
+  const auto& selection = judged.header.at("selection");
+  auto tier = selection.at("tier").get<std::string>();
+  // So is that of a run which left out everything that needs no other rank.
+  if (const int ranks = selection.value("ranks", 0); ranks > 0) {
+    tier += fmt::format(", cases over {} ranks", ranks);
+  }
   std::string line;
   if (exit_code(judged.summary) != 0) {
     line = no_go.empty() ? fmt::format("NO-GO ({}): nothing passed", tier)
