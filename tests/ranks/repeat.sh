@@ -12,6 +12,7 @@ program=$build/tests/ranks/rank_runner_test
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 begin=$SECONDS
+export DROPLESS_TEST_TIMEOUT=${DROPLESS_TEST_TIMEOUT:-2}
 "$program" --gtest_filter="Ranks/Ways.FiveKindsOfDeadlock*/$way" --gtest_repeat="$times" \
   --gtest_fail_fast >"$log" 2>&1 || true
 good=$(grep -c '^\[  PASSED  \] 1 test' "$log" || true)
