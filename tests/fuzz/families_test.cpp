@@ -11,7 +11,10 @@ namespace {
 
 TEST(FamiliesOf, FollowsStagesAndNames) {
   conformance::FuzzPlan plan;
-  EXPECT_EQ(families_of(plan).size(), conformance::registry().families().size());
+  EXPECT_GT(families_of(plan).size(), 80u);
+  for (const Family* family : families_of(plan)) {
+    for (const auto& one : family->parameters) EXPECT_NE(one.name, "ranks") << family->name;
+  }
   plan.stages = {"mxfp8"};
   for (const Family* family : families_of(plan)) EXPECT_EQ(family->stage(), "mxfp8");
   plan.families = {"grouped_gemm.wgrad"};

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "conformance/ranks/in_process.h"
+#include "fuzz/families.h"
 #include "fuzz/shrinking.h"
 #include "tests/faults/planted.h"
 
@@ -70,10 +71,9 @@ inline std::vector<const Family*> families(std::initializer_list<const char*> na
   return found;
 }
 
+// What a run over everything draws from.
 inline std::vector<const Family*> all_families() {
-  std::vector<const Family*> all;
-  for (const Family& family : conformance::registry().families()) all.push_back(&family);
-  return all;
+  return families_of({});
 }
 
 }  // namespace dropless::fuzz
