@@ -41,8 +41,8 @@ The checks:
 
 constexpr const char* rules = R"(
 Where a tensor holds integers (ids, counts, offsets, row maps, scale bytes) every check is an equality, so that
-faults that change integers alone are seen by all of them. NaN equals NaN. `ours` is the verdict of the whole case:
-element-wise bounds, relations, refusals, and guards around the memory.
+faults that change integers alone are seen by all of them, also where the suite judges ids by a relation, since
+several may be right. NaN equals NaN. `ours` is the verdict of the whole case: element-wise bounds, relations, refusals, and guards around the memory.
 
 )";
 
@@ -82,8 +82,14 @@ std::vector<Row> rows_of(const std::vector<FaultEntry>& faults,
   for (std::size_t i = 0; i < faults.size(); ++i) {
     if (!exhibits[i].trouble.empty()) continue;
     const std::string stage = faults[i].stage();
-    if (rows.empty() || rows.back().stage != stage) rows.push_back({.stage = stage});
-    count(rows.back(), exhibits[i].*side);
+    auto row = std::find_if(rows.begin(), rows.end(),
+                            [&](const Row& known) { return known.stage == stage; });
+    if (row == rows.end()) {
+      rows.emplace_back();
+      rows.back().stage = stage;
+      row = rows.end() - 1;
+    }
+    count(*row, exhibits[i].*side);
     count(total, exhibits[i].*side);
   }
   rows.push_back(total);
