@@ -8,18 +8,11 @@
 #include <ostream>
 #include <sstream>
 
+#include "conformance/adapters/measured_bounds.h"
 #include "conformance/command_line/session.h"
-#include "tests/tolerances/measure/proof.h"
-#include "tests/tolerances/measure/statistics.h"
 
 namespace dropless::conformance {
 namespace {
-
-using tolerances::Confidence;
-using tolerances::FalseAlarms;
-using tolerances::Gate;
-using tolerances::Proof;
-using tolerances::Rule;
 
 constexpr std::int64_t default_runs = 20000;
 constexpr std::string_view opening = "<!-- dropless tolerances -->",
@@ -78,16 +71,11 @@ Bounds bounds() {
   found.table.rows.push_back({"bound", "derivation", "honest maximum", "by",
                               "smallest fault caught", "at", "fault of its size class",
                               "elements"});
-  for (const Proof& proof : tolerances::all_proofs()) {
-    const Gate gate = proof.measure(1);
-    found.table.rows.push_back({proof.bound, proof.anchor, fmt::format("{:.3f}", gate.honest()),
-                                gate.honest_name(), gate.smallest_fault_name(),
-                                fmt::format("{:.3g}", gate.smallest_fault()), proof.size_class,
-                                std::to_string(gate.elements())});
-    if (!gate.passed()) found.broken.push_back(proof.bound + ": " + gate.complaints());
-    if (!gate.sees(proof.size_class)) {
-      found.broken.push_back(proof.bound + ": does not see " + proof.size_class);
-    }
+  for (const MeasuredBound& row : measured_bounds()) {
+    found.table.rows.push_back({row.bound, row.derivation, fmt::format("{:.3f}", row.honest),
+                                row.honest_name, row.fault_name, fmt::format("{:.3g}", row.fault),
+                                row.size_class, std::to_string(row.elements)});
+    if (!row.complaint.empty()) found.broken.push_back(row.bound + ": " + row.complaint);
   }
   return found;
 }
@@ -96,18 +84,16 @@ Bounds rules(std::int64_t runs) {
   Bounds found;
   found.table.rows.push_back({"rule", "threshold", "nominal rate", "alarms", "runs",
                               "simulated rate", "95 % interval", "largest statistic / threshold"});
-  for (const Rule& rule : tolerances::statistical_rules()) {
-    const FalseAlarms alarms = rule.simulate(runs);
-    const Confidence interval = tolerances::confidence_of(alarms);
-    const double rate = static_cast<double>(alarms.alarms) / static_cast<double>(alarms.runs);
+  for (const MeasuredRule& rule : measured_rules(runs)) {
+    const double rate = static_cast<double>(rule.alarms) / static_cast<double>(rule.runs);
     found.table.rows.push_back(
-        {rule.name, rule.in_use ? rule.threshold : rule.threshold + " (not in use)",
+        {rule.rule, rule.in_use ? rule.threshold : rule.threshold + " (not in use)",
          rule.nominal < 0 ? "not known" : fmt::format("{:.2g}", rule.nominal),
-         std::to_string(alarms.alarms), std::to_string(alarms.runs), fmt::format("{:.2g}", rate),
-         fmt::format("{:.2g} to {:.2g}", interval.low, interval.high),
-         fmt::format("{:.3f}", alarms.largest)});
-    if (rule.in_use && alarms.alarms > 0) {
-      found.broken.push_back(fmt::format("{}: {} false alarms", rule.name, alarms.alarms));
+         std::to_string(rule.alarms), std::to_string(rule.runs), fmt::format("{:.2g}", rate),
+         fmt::format("{:.2g} to {:.2g}", rule.low, rule.high),
+         fmt::format("{:.3f}", rule.largest)});
+    if (rule.in_use && rule.alarms > 0) {
+      found.broken.push_back(fmt::format("{}: {} false alarms", rule.rule, rule.alarms));
     }
   }
   return found;
