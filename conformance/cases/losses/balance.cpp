@@ -58,7 +58,7 @@ void judge_accumulated(CaseRun& run, const BalanceData& data, const LossCall& ca
 
 // Would the case tell these two apart in this direction?
 bool differ(const ExpectedLoss& a, const ExpectedLoss& b, Direction direction) {
-  if (direction == Direction::forward) return std::abs(a.value - b.value) > 16 * a.error;
+  if (direction == Direction::forward) return std::abs(a.value - b.value) > 4 * a.error;
   std::size_t different = 0;
   for (std::size_t i = 0; i < a.gradient.size(); ++i) {
     different += std::abs(a.gradient[i] - b.gradient[i]) > 4 * a.gradient_errors[i];
