@@ -46,29 +46,25 @@ socklen_t fill_local(const SocketAddress& address, sockaddr_un& to) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
-void add_ip(SocketAddress& address, const sockaddr* from) {
+void add_v4(SocketAddress& address, const in_addr& from) {
   if (address.addresses == SocketAddress::most_addresses) return;
-  std::uint8_t* ip = address.ip[address.addresses];
-  if (from->sa_family == AF_INET) {
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(from);
-    std::memset(ip, 0, 10);
-    ip[10] = ip[11] = 0xFF;
-    std::memcpy(ip + 12, &v4->sin_addr, 4);
-  } else if (from->sa_family == AF_INET6) {
-    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(from);
-    if (IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) return;
-    std::memcpy(ip, &v6->sin6_addr, 16);
-  } else {
-    return;
-  }
-  ++address.addresses;
+  std::uint8_t* ip = address.ip[address.addresses++];
+  std::memset(ip, 0, 10);
+  ip[10] = ip[11] = 0xFF;
+  std::memcpy(ip + 12, &from, 4);
 }
 
-void add_loopback(SocketAddress& address) {
-  sockaddr_in v4 = {};
-  v4.sin_family = AF_INET;
-  v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  add_ip(address, reinterpret_cast<const sockaddr*>(&v4));
+void add_v6(SocketAddress& address, const in6_addr& from) {
+  if (address.addresses == SocketAddress::most_addresses || IN6_IS_ADDR_LINKLOCAL(&from)) return;
+  std::memcpy(address.ip[address.addresses++], &from, 16);
+}
+
+void add_ip(SocketAddress& address, const sockaddr* from) {
+  if (from->sa_family == AF_INET) {
+    add_v4(address, reinterpret_cast<const sockaddr_in*>(from)->sin_addr);
+  } else if (from->sa_family == AF_INET6) {
+    add_v6(address, reinterpret_cast<const sockaddr_in6*>(from)->sin6_addr);
+  }
 }
 
 // Every address of an interface that is up, IPv4 first; the loopback only when there is no other.
@@ -84,17 +80,16 @@ void add_interfaces(SocketAddress& address) {
     }
     freeifaddrs(list);
   }
-  if (address.addresses == 0) add_loopback(address);
+  if (address.addresses == 0) add_v4(address, {htonl(INADDR_LOOPBACK)});
 }
 
 void add_given(SocketAddress& address, const char* text) {
-  sockaddr_in v4 = {};
-  sockaddr_in6 v6 = {};
-  v4.sin_family = AF_INET, v6.sin6_family = AF_INET6;
-  if (inet_pton(AF_INET, text, &v4.sin_addr) == 1) {
-    add_ip(address, reinterpret_cast<const sockaddr*>(&v4));
-  } else if (inet_pton(AF_INET6, text, &v6.sin6_addr) == 1) {
-    add_ip(address, reinterpret_cast<const sockaddr*>(&v6));
+  in_addr v4 = {};
+  in6_addr v6 = {};
+  if (inet_pton(AF_INET, text, &v4) == 1) {
+    add_v4(address, v4);
+  } else if (inet_pton(AF_INET6, text, &v6) == 1) {
+    add_v6(address, v6);
   } else {
     refuse(std::string("DROPLESS_SOCKET_ADDRESS: \"") + text + "\" is not an IP address");
   }
