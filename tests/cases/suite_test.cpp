@@ -88,7 +88,7 @@ TEST_P(Suite, ClaimingSuccessPassesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Stage, Suite, testing::ValuesIn(stages()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& stage) { return stage.param; });
 
 }  // namespace
 }  // namespace dropless::conformance
