@@ -133,6 +133,24 @@ void return_scalars(Args&, const Args&) {}
 inline void return_scalars(dropless_layer_args& theirs, const dropless_layer_args& ours) {
   if (DROPLESS_HAS_FIELD(&theirs, dropless_layer_args, saved)) theirs.saved = ours.saved;
 }
+inline void return_scalars(dropless_exchange_open_args& theirs,
+                           const dropless_exchange_open_args& ours) {
+  if (DROPLESS_HAS_FIELD(&theirs, dropless_exchange_open_args, exchange)) {
+    theirs.exchange = ours.exchange;
+  }
+}
+inline void return_scalars(dropless_exchange_capacity_args& theirs,
+                           const dropless_exchange_capacity_args& ours) {
+  if (DROPLESS_HAS_FIELD(&theirs, dropless_exchange_capacity_args, capacity)) {
+    theirs.capacity = ours.capacity;
+  }
+}
+inline void return_scalars(dropless_exchange_plan_args& theirs,
+                           const dropless_exchange_plan_args& ours) {
+  if (DROPLESS_HAS_FIELD(&theirs, dropless_exchange_plan_args, checked)) {
+    theirs.checked = ours.checked;
+  }
+}
 
 template <auto entry, class F>
 void Planted::around(F fault) {
