@@ -12,7 +12,7 @@
 namespace dropless::reference::testing {
 namespace {
 
-TEST(Implementation, OffersEverySingleRankOperation) {
+TEST(Implementation, OffersEverythingButModels) {
   const dropless_implementation& i = implementation();
   EXPECT_EQ(i.struct_size, sizeof(dropless_implementation));
   EXPECT_EQ(i.contract_version, DROPLESS_CONTRACT_VERSION);
@@ -23,9 +23,10 @@ TEST(Implementation, OffersEverySingleRankOperation) {
 #define DROPLESS_COUNT(name, args) offered += i.name != nullptr ? 1 : 0;
   DROPLESS_OPERATIONS(DROPLESS_COUNT)
 #undef DROPLESS_COUNT
-  EXPECT_EQ(offered, 26);
+  EXPECT_EQ(offered, 34);
   EXPECT_NE(i.route_forward, nullptr);
   EXPECT_NE(i.layer_release, nullptr);
+  EXPECT_NE(i.exchange_plan, nullptr);
   EXPECT_NE(i.synchronize, nullptr);
 }
 
