@@ -89,6 +89,9 @@ function(dropless_add_test name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gtest GTest::gtest_main)
   dropless_options(${name})
+  if(DROPLESS_SANITIZE)  # what GoogleTest's macros become takes half as long to compile this way
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
   gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
     TEST_LIST ${name}_discovered PROPERTIES TIMEOUT ${arg_TIMEOUT})
   if(arg_LABELS)
