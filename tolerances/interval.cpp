@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "tolerances/float_format.h"
+#include "tolerances/power_of_two.h"
 
 namespace dropless::tolerances {
 
@@ -19,10 +20,13 @@ double round_to(dropless_dtype dtype, double y) {
   const FloatFormat& format = float_format(dtype);
   if (std::isnan(y) || y == 0) return y;
   const double beyond = format.saturates ? format.largest : infinity;
-  if (std::isinf(y)) return std::copysign(beyond, y);
+  if (std::abs(y) >= 2 * format.largest) return std::copysign(beyond, y);
   // Spacing of the format around y: constant below the smallest normal number.
-  const int spacing = std::max(std::ilogb(y), format.min_exponent) - (format.precision - 1);
-  const double rounded = std::ldexp(std::nearbyint(std::ldexp(y, -spacing)), spacing);
+  const int spacing = std::max(exponent_of(y), format.min_exponent) - (format.precision - 1);
+  // Beside 1.5 * 2^52 spacings a double has room for whole spacings only: the sum is rounded to
+  // nearest even, and the difference is exact.
+  const double large = 1.5 * power_of_two(52 + spacing);
+  const double rounded = std::copysign((y + large) - large, y);
   return std::abs(rounded) > format.largest ? std::copysign(beyond, y) : rounded;
 }
 

@@ -19,6 +19,19 @@ std::uint64_t mix(std::uint64_t z) {
 
 constexpr std::uint64_t golden = 0x9e3779b97f4a7c15ULL;  // odd, 2^64 / golden ratio
 
+std::uint64_t mixed(std::uint64_t key) {
+  return mix(key ^ golden);
+}
+
+// Two rounds, with the key entering both: streams of related keys are not shifts of each other.
+std::uint64_t drawn(std::uint64_t key, std::uint64_t mixed_key, std::uint64_t counter) {
+  return mix(mix(counter * golden + key) + mixed_key);
+}
+
+double unit(std::uint64_t bits) {
+  return static_cast<double>(bits >> 11) * 0x1p-53;
+}
+
 }  // namespace
 
 std::uint64_t Random::key_of(std::string_view text) {
@@ -29,7 +42,6 @@ std::uint64_t Random::key_of(std::string_view text) {
   return mix(hash + golden);
 }
 
-// Two rounds, with the key entering both: streams of related keys are not shifts of each other.
 std::uint64_t Random::bits() {
   if (key_ == 0) {  // a stream that a test has frozen
     const Replacement* replacement = ReplacedData::of_thread();
@@ -37,15 +49,15 @@ std::uint64_t Random::bits() {
       return static_cast<std::uint64_t>(replacement->uniform * 0x1p53) << 11;
     }
   }
-  return mix(mix(++counter_ * golden + key_) + mix(key_ ^ golden));
+  return drawn(key_, mixed(key_), ++counter_);
 }
 
 std::int64_t Random::below(std::int64_t limit) {
   const auto range = static_cast<std::uint64_t>(limit);
   const std::uint64_t threshold = (0 - range) % range;  // 2^64 mod range: rejects the uneven rest
-  std::uint64_t drawn = bits();
-  while (drawn < threshold) drawn = bits();
-  return static_cast<std::int64_t>(drawn % range);
+  std::uint64_t number = bits();
+  while (number < threshold) number = bits();
+  return static_cast<std::int64_t>(number % range);
 }
 
 std::int64_t Random::between(std::int64_t least, std::int64_t most) {
@@ -53,12 +65,15 @@ std::int64_t Random::between(std::int64_t least, std::int64_t most) {
 }
 
 double Random::uniform() {
-  return static_cast<double>(bits() >> 11) * 0x1p-53;
+  return unit(bits());
 }
 
 double Random::normal() {
   double sum = -6;  // Irwin-Hall: variance 12 * 1/12 = 1, needs no libm
-  for (int i = 0; i < 12; ++i) sum += uniform();
+  const std::uint64_t mixed_key = mixed(key_);
+  for (int i = 0; i < 12; ++i) {
+    sum += key_ == 0 ? uniform() : unit(drawn(key_, mixed_key, ++counter_));
+  }
   return sum;
 }
 

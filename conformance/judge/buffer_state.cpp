@@ -58,7 +58,13 @@ Buffer::State::State(std::string buffer_label, dropless_dtype dtype, Shape buffe
   front = red_zone + static_cast<std::size_t>(layout.offset_bytes);
   end = front + static_cast<std::size_t>(size) / row * pitch;
   before.resize(end + red_zone);
-  for (std::size_t i = 0; i < before.size(); ++i) before[i] = canary(i);
+  const auto guard = [this](std::size_t from, std::size_t to) {
+    for (std::size_t i = from; i < to; ++i) before[i] = canary(i);
+  };
+  guard(0, front), guard(end, before.size());
+  for (std::size_t place = front; row * element < pitch && place < end; place += pitch) {
+    guard(place + row * element, place + pitch);
+  }
   allocation = static_cast<std::uint8_t*>(memory->allocate(before.size()));
   memory->copy_in(allocation, before.data(), before.size());
   tensor.data = allocation + front;
@@ -81,10 +87,10 @@ void Buffer::State::fill(std::span<const std::uint8_t> bytes) {
   }
   if (size == 0) return;
   // Row by row: gaps and red zones in memory keep whatever damage they have.
-  for (std::size_t r = 0; r * row < static_cast<std::size_t>(size); ++r) {
-    const auto* from = bytes.data() + r * row * element;
-    std::copy_n(from, row * element, before.data() + front + r * pitch);
-    memory->copy_in(allocation + front + r * pitch, from, row * element);
+  const std::size_t piece = row * element == pitch ? bytes.size() : row * element;
+  for (std::size_t from = 0, to = front; from < bytes.size(); from += piece, to += pitch) {
+    std::copy_n(bytes.data() + from, piece, before.data() + to);
+    memory->copy_in(allocation + to, bytes.data() + from, piece);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <stdexcept>
 
 #include "conformance/judge/buffer_state.h"
@@ -16,18 +17,28 @@ namespace dropless::conformance {
 
 namespace {
 
-template <class Value, class Encode>
-std::vector<std::uint8_t> encode_all(const std::string& label, dropless_dtype dtype,
-                                     const Shape& shape, std::span<const Value> values,
-                                     Encode encode_one) {
-  if (static_cast<Index>(values.size()) != element_count(shape)) {
-    throw std::logic_error(fmt::format("{}: {} values given for {} elements", label, values.size(),
-                                       element_count(shape)));
+void check_count(const std::string& label, const Shape& shape, std::size_t given) {
+  if (static_cast<Index>(given) != element_count(shape)) {
+    throw std::logic_error(
+        fmt::format("{}: {} values given for {} elements", label, given, element_count(shape)));
   }
+}
+
+std::vector<std::uint8_t> bytes_of(const std::string& label, dropless_dtype dtype,
+                                   const Shape& shape, std::span<const double> values) {
+  check_count(label, shape, values.size());
+  std::vector<std::uint8_t> bytes(values.size() * dtype_bytes(dtype));
+  encode(dtype, values, bytes.data());
+  return bytes;
+}
+
+std::vector<std::uint8_t> bytes_of(const std::string& label, dropless_dtype dtype,
+                                   const Shape& shape, std::span<const Index> values) {
+  check_count(label, shape, values.size());
   const std::size_t element = dtype_bytes(dtype);
   std::vector<std::uint8_t> bytes(values.size() * element);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    encode_one(dtype, values[i], bytes.data() + i * element);
+    encode_integer(dtype, values[i], bytes.data() + i * element);
   }
   return bytes;
 }
@@ -83,10 +94,10 @@ Index Buffer::size() const {
 
 std::vector<double> Buffer::values() const {
   const auto image = state_->now();
-  std::vector<double> all;
-  all.reserve(static_cast<std::size_t>(size()));
-  for (Index i = 0; i < size(); ++i) {
-    all.push_back(decode(dtype(), image.data() + state_->position(i)));
+  std::vector<double> all(static_cast<std::size_t>(size()));
+  for (std::size_t i = 0; i < all.size(); i += state_->row) {
+    decode(dtype(), image.data() + state_->position(static_cast<Index>(i)),
+           std::span(all).subspan(i, state_->row));
   }
   return all;
 }
@@ -103,24 +114,29 @@ std::vector<Index> Buffer::integers() const {
 
 std::vector<std::uint8_t> Buffer::bytes() const {
   const auto image = state_->now();
+  const std::size_t row_bytes = state_->row * state_->element;
   std::vector<std::uint8_t> all(static_cast<std::size_t>(size()) * state_->element);
-  for (Index i = 0; i < size(); ++i) {
-    std::copy_n(image.data() + state_->position(i), state_->element,
-                all.data() + static_cast<std::size_t>(i) * state_->element);
+  for (std::size_t to = 0, from = state_->front; to < all.size(); to += row_bytes) {
+    std::copy_n(image.data() + from, row_bytes, all.data() + to);
+    from += state_->pitch;
   }
   return all;
 }
 
 std::vector<bool> Buffer::untouched() const {
   const auto image = state_->now();
-  std::vector<bool> same;
-  same.reserve(static_cast<std::size_t>(size()));
-  for (Index i = 0; i < size(); ++i) {
-    const std::size_t at = state_->position(i);
-    same.push_back(std::equal(image.data() + at, image.data() + at + state_->element,
-                              state_->before.data() + at));
+  const auto same = [&](std::size_t place, std::size_t bytes) {
+    return std::memcmp(image.data() + place, state_->before.data() + place, bytes) == 0;
+  };
+  std::vector<bool> all(static_cast<std::size_t>(size()), true);
+  for (std::size_t i = 0; i < all.size(); i += state_->row) {
+    const std::size_t place = state_->position(static_cast<Index>(i));
+    if (same(place, state_->row * state_->element)) continue;
+    for (std::size_t j = 0; j < state_->row; ++j) {
+      all[i + j] = same(place + j * state_->element, state_->element);
+    }
   }
-  return same;
+  return all;
 }
 
 void Buffer::overwrite(std::span<const std::uint8_t> bytes) {
@@ -147,13 +163,13 @@ Buffer& Buffers::add(std::string label, dropless_dtype dtype, Shape shape, Layou
 
 Buffer& Buffers::input(std::string label, dropless_dtype dtype, Shape shape,
                        std::span<const double> values, Layout layout) {
-  const auto bytes = encode_all(label, dtype, shape, values, encode);
+  const auto bytes = bytes_of(label, dtype, shape, values);
   return add(std::move(label), dtype, std::move(shape), layout, Role::input, bytes);
 }
 
 Buffer& Buffers::input(std::string label, dropless_dtype dtype, Shape shape,
                        std::span<const Index> values, Layout layout) {
-  const auto bytes = encode_all(label, dtype, shape, values, encode_integer);
+  const auto bytes = bytes_of(label, dtype, shape, values);
   return add(std::move(label), dtype, std::move(shape), layout, Role::input, bytes);
 }
 
@@ -168,13 +184,13 @@ Buffer& Buffers::output(std::string label, dropless_dtype dtype, Shape shape, La
 
 Buffer& Buffers::in_out(std::string label, dropless_dtype dtype, Shape shape,
                         std::span<const double> values, Layout layout) {
-  const auto bytes = encode_all(label, dtype, shape, values, encode);
+  const auto bytes = bytes_of(label, dtype, shape, values);
   return add(std::move(label), dtype, std::move(shape), layout, Role::in_out, bytes);
 }
 
 Buffer& Buffers::in_out(std::string label, dropless_dtype dtype, Shape shape,
                         std::span<const Index> values, Layout layout) {
-  const auto bytes = encode_all(label, dtype, shape, values, encode_integer);
+  const auto bytes = bytes_of(label, dtype, shape, values);
   return add(std::move(label), dtype, std::move(shape), layout, Role::in_out, bytes);
 }
 

@@ -2,6 +2,8 @@
 // What a call did outside its outputs: canaries, row gaps, inputs.
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "conformance/judge/buffer_state.h"
 #include "conformance/judge/elements.h"
 
@@ -19,6 +21,7 @@ using Image = std::vector<std::uint8_t>;
 
 void compare(const Image& before, const Image& now, std::size_t from, std::size_t to,
              Changes& changes) {
+  if (std::memcmp(before.data() + from, now.data() + from, to - from) == 0) return;
   for (std::size_t i = from; i < to; ++i) {
     if (before[i] == now[i]) continue;
     if (changes.bytes++ == 0) changes.first = i;

@@ -11,74 +11,74 @@
 
 #include "tolerances/float_format.h"
 #include "tolerances/interval.h"
+#include "tolerances/power_of_two.h"
 
 namespace dropless::conformance {
 
 namespace {
 
+using tolerances::exponent_of;
 using tolerances::FloatFormat;
+using tolerances::power_of_two;
 
-std::uint32_t load(dropless_dtype dtype, const std::uint8_t* element) {
+std::uint32_t load(std::size_t bytes, const std::uint8_t* element) {
   std::uint32_t bits = 0;
-  std::memcpy(&bits, element, dtype_bytes(dtype));  // little-endian hosts only, like the ABI
+  std::memcpy(&bits, element, bytes);  // little-endian hosts only, like the ABI
   return bits;
 }
 
-struct Fields {
-  int fraction_bits, exponent_bits;
-  [[nodiscard]] std::uint32_t fraction_mask() const { return (1u << fraction_bits) - 1; }
-  [[nodiscard]] std::uint32_t exponent_mask() const { return (1u << exponent_bits) - 1; }
+// The bits of one floating-point format, from the numbers that define it.
+class FloatBits {
+ public:
+  explicit FloatBits(dropless_dtype dtype)
+      : dtype_(dtype),
+        format_(tolerances::float_format(dtype)),
+        fraction_bits_(format_.precision - 1),
+        sign_place_(static_cast<int>(8 * dtype_bytes(dtype)) - 1),
+        fraction_mask_((1u << fraction_bits_) - 1),
+        exponent_mask_((1u << (sign_place_ - fraction_bits_)) - 1) {}
+
+  [[nodiscard]] double decode(std::uint32_t bits) const {
+    const std::uint32_t fraction = bits & fraction_mask_;
+    const std::uint32_t exponent = bits >> fraction_bits_ & exponent_mask_;
+    const int smallest = format_.min_exponent - fraction_bits_;  // exponent of one unit
+    double magnitude = 0;
+    if (exponent == exponent_mask_ && (format_.has_infinity || fraction == fraction_mask_)) {
+      magnitude = format_.has_infinity && fraction == 0 ? std::numeric_limits<double>::infinity()
+                                                        : std::numeric_limits<double>::quiet_NaN();
+    } else if (exponent == 0) {
+      magnitude = fraction * power_of_two(smallest);
+    } else {
+      magnitude = (fraction + fraction_mask_ + 1.0) *
+                  power_of_two(static_cast<int>(exponent) - 1 + smallest);
+    }
+    return bits >> sign_place_ & 1 ? -magnitude : magnitude;
+  }
+
+  [[nodiscard]] std::uint32_t encode(double value) const {
+    const std::uint32_t sign = std::signbit(value) ? 1u << sign_place_ : 0u;
+    const std::uint32_t top = exponent_mask_ << fraction_bits_;
+    if (std::isnan(value)) {
+      // fp8: all ones below the sign; otherwise the usual quiet NaN.
+      return format_.saturates ? top | fraction_mask_ : top | (1u << (fraction_bits_ - 1));
+    }
+    const double magnitude = std::abs(tolerances::round_to(dtype_, value));
+    if (std::isinf(magnitude)) return sign | top;
+    if (magnitude == 0) return sign;
+    const int exponent = std::max(exponent_of(magnitude), format_.min_exponent);
+    const auto significand =
+        static_cast<std::uint32_t>(magnitude * power_of_two(fraction_bits_ - exponent));
+    if (significand <= fraction_mask_) return sign | significand;  // subnormal
+    const auto field = static_cast<std::uint32_t>(exponent - format_.min_exponent + 1);
+    return sign | (field << fraction_bits_) | (significand & fraction_mask_);
+  }
+
+ private:
+  dropless_dtype dtype_;
+  const FloatFormat& format_;
+  int fraction_bits_, sign_place_;
+  std::uint32_t fraction_mask_, exponent_mask_;
 };
-
-Fields fields_of(dropless_dtype dtype) {
-  const int fraction = tolerances::float_format(dtype).precision - 1;
-  return {fraction, static_cast<int>(8 * dtype_bytes(dtype)) - 1 - fraction};
-}
-
-double decode_float(dropless_dtype dtype, std::uint32_t bits) {
-  const FloatFormat& format = tolerances::float_format(dtype);
-  const Fields fields = fields_of(dtype);
-  const std::uint32_t fraction = bits & fields.fraction_mask();
-  const std::uint32_t exponent = (bits >> fields.fraction_bits) & fields.exponent_mask();
-  const bool negative = (bits >> (fields.fraction_bits + fields.exponent_bits)) & 1;
-  double magnitude = 0;
-  if (format.has_infinity && exponent == fields.exponent_mask()) {
-    magnitude = fraction == 0 ? std::numeric_limits<double>::infinity()
-                              : std::numeric_limits<double>::quiet_NaN();
-  } else if (!format.has_infinity && exponent == fields.exponent_mask() &&
-             fraction == fields.fraction_mask()) {
-    magnitude = std::numeric_limits<double>::quiet_NaN();
-  } else if (exponent == 0) {
-    magnitude = std::ldexp(fraction, format.min_exponent - fields.fraction_bits);
-  } else {
-    magnitude =
-        std::ldexp(fraction + fields.fraction_mask() + 1.0,
-                   static_cast<int>(exponent) - 1 + format.min_exponent - fields.fraction_bits);
-  }
-  return negative ? -magnitude : magnitude;
-}
-
-std::uint32_t encode_float(dropless_dtype dtype, double value) {
-  const FloatFormat& format = tolerances::float_format(dtype);
-  const Fields fields = fields_of(dtype);
-  const std::uint32_t sign =
-      std::signbit(value) ? 1u << (fields.fraction_bits + fields.exponent_bits) : 0u;
-  const std::uint32_t top = fields.exponent_mask() << fields.fraction_bits;
-  if (std::isnan(value)) {
-    // fp8: all ones below the sign; otherwise the usual quiet NaN.
-    return format.saturates ? top | fields.fraction_mask()
-                            : top | (1u << (fields.fraction_bits - 1));
-  }
-  const double magnitude = std::abs(tolerances::round_to(dtype, value));
-  if (std::isinf(magnitude)) return sign | top;
-  if (magnitude == 0) return sign;
-  const int exponent = std::max(std::ilogb(magnitude), format.min_exponent);
-  const auto significand =
-      static_cast<std::uint32_t>(std::ldexp(magnitude, fields.fraction_bits - exponent));
-  if (significand <= fields.fraction_mask()) return sign | significand;  // subnormal
-  const auto field = static_cast<std::uint32_t>(exponent - format.min_exponent + 1);
-  return sign | (field << fields.fraction_bits) | (significand & fields.fraction_mask());
-}
 
 }  // namespace
 
@@ -114,7 +114,7 @@ bool is_float(dropless_dtype dtype) {
 }
 
 double decode(dropless_dtype dtype, const std::uint8_t* element) {
-  if (is_float(dtype)) return decode_float(dtype, load(dtype, element));
+  if (is_float(dtype)) return FloatBits(dtype).decode(load(dtype_bytes(dtype), element));
   if (dtype == DROPLESS_E8M0) {
     return *element == 255 ? std::numeric_limits<double>::quiet_NaN()
                            : std::ldexp(1.0, *element - 127);
@@ -122,9 +122,19 @@ double decode(dropless_dtype dtype, const std::uint8_t* element) {
   return static_cast<double>(decode_integer(dtype, element));
 }
 
+void decode(dropless_dtype dtype, const std::uint8_t* elements, std::span<double> values) {
+  const std::size_t bytes = dtype_bytes(dtype);
+  if (!is_float(dtype)) {
+    for (double& value : values) value = decode(dtype, elements), elements += bytes;
+    return;
+  }
+  const FloatBits format(dtype);
+  for (double& value : values) value = format.decode(load(bytes, elements)), elements += bytes;
+}
+
 void encode(dropless_dtype dtype, double value, std::uint8_t* element) {
   if (is_float(dtype)) {
-    const std::uint32_t bits = encode_float(dtype, value);
+    const std::uint32_t bits = FloatBits(dtype).encode(value);
     std::memcpy(element, &bits, dtype_bytes(dtype));
   } else if (dtype == DROPLESS_E8M0) {
     const int exponent = std::isnan(value) ? 128 : std::ilogb(value);
@@ -138,6 +148,20 @@ void encode(dropless_dtype dtype, double value, std::uint8_t* element) {
       throw std::logic_error(fmt::format("encode: {} is not an integer", value));
     }
     encode_integer(dtype, static_cast<Index>(value), element);
+  }
+}
+
+void encode(dropless_dtype dtype, std::span<const double> values, std::uint8_t* elements) {
+  const std::size_t bytes = dtype_bytes(dtype);
+  if (!is_float(dtype)) {
+    for (const double value : values) encode(dtype, value, elements), elements += bytes;
+    return;
+  }
+  const FloatBits format(dtype);
+  for (const double value : values) {
+    const std::uint32_t bits = format.encode(value);
+    std::memcpy(elements, &bits, bytes);
+    elements += bytes;
   }
 }
 

@@ -18,6 +18,9 @@ bool is_float(dropless_dtype dtype);  // fp32, bf16, fp16, e4m3, e5m2
 // exact power of two in range and integers exact integers in range, else std::logic_error.
 double decode(dropless_dtype dtype, const std::uint8_t* element);
 void encode(dropless_dtype dtype, double value, std::uint8_t* element);
+// The same for elements one after the other.
+void decode(dropless_dtype dtype, const std::uint8_t* elements, std::span<double> values);
+void encode(dropless_dtype dtype, std::span<const double> values, std::uint8_t* elements);
 
 // i32, i64, u8; std::logic_error otherwise or when the value does not fit.
 Index decode_integer(dropless_dtype dtype, const std::uint8_t* element);
