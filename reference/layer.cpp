@@ -60,7 +60,7 @@ void add_shared_expert(const ExpertMode& mode, const LayerParameters& parameters
 
 LayerOutput layer(const dropless_layer_settings& settings, const dropless_profile& profile,
                   const LayerParameters& parameters, const LayerInput& input,
-                  const LayerArithmetic& arithmetic) {
+                  const LayerArithmetic& arithmetic, LayerExchange* exchange) {
   const ExpertMode mode = expert_mode(settings, profile, arithmetic);
   const dropless_route_settings& route_settings = *settings.route;
   const Index hidden = parameters.hidden;
@@ -73,10 +73,14 @@ LayerOutput layer(const dropless_layer_settings& settings, const dropless_profil
                         {input.tokens, trace.logits, parameters.expert_bias, input.token_mask,
                          input.given_ids, parameters.expert_scale});
 
-  PermutePlan plan = permute_plan(profile, input.tokens, route_settings.top_k,
-                                  route_settings.num_experts, trace.routing.ids);
-  trace.rows = permuted_rows(plan, hidden, input.x);
-  const Doubles row_weights = permuted_weights(plan, trace.routing.weights);
+  if (exchange != nullptr) {
+    trace.received = exchange->dispatch(trace.routing.ids, input.x, trace.routing.weights);
+  }
+  const RoutedView routed = routed_view(route_settings, input, trace);
+  PermutePlan plan =
+      permute_plan(profile, routed.tokens, routed.top_k, routed.num_experts, routed.ids);
+  trace.rows = permuted_rows(plan, hidden, routed.x);
+  const Doubles row_weights = permuted_weights(plan, routed.weights);
   if (settings.weight_placement == DROPLESS_WEIGHTS_INPUT) {
     for (std::size_t i = 0; i < trace.rows.size(); ++i) {
       trace.rows[i] *= row_weights[i / at(hidden)];
@@ -90,16 +94,15 @@ LayerOutput layer(const dropless_layer_settings& settings, const dropless_profil
 
   const bool early = settings.weight_placement == DROPLESS_WEIGHTS_EARLY;
   ExpertValues values =
-      experts_forward(mode, routed_weights(route_settings, parameters), routed_groups(trace),
+      experts_forward(mode, routed_weights(routed.num_experts, parameters), routed_groups(trace),
                       plan.rows(), trace.rows, early ? Input(row_weights) : Input());
   trace.gate_up = std::move(values.gate_up);
   trace.hidden = std::move(values.hidden);
   trace.expert_out = std::move(values.out);
 
   const bool late = settings.weight_placement == DROPLESS_WEIGHTS_LATE;
-  output.y =
-      unpermute(plan, hidden, trace.expert_out, late ? Input(trace.routing.weights) : Input())
-          .value;
+  output.y = unpermute(plan, hidden, trace.expert_out, late ? routed.weights : Input()).value;
+  if (exchange != nullptr) output.y = exchange->combine(output.y);
   if (parameters.shared_intermediate > 0) add_shared_expert(mode, parameters, input, output);
   return output;
 }

@@ -14,11 +14,11 @@ void add(Doubles& to, Input from) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
 }
 
-PermutePlan plan_of(const dropless_route_settings& route, Index tokens, const LayerTrace& trace) {
+PermutePlan plan_of(const RoutedView& routed, const LayerTrace& trace) {
   PermutePlan plan;
-  plan.tokens = tokens;
-  plan.top_k = route.top_k;
-  plan.num_experts = route.num_experts;
+  plan.tokens = routed.tokens;
+  plan.top_k = routed.top_k;
+  plan.num_experts = routed.num_experts;
   plan.tokens_per_expert = trace.counts;
   plan.offsets = trace.offsets;
   plan.row_map = trace.row_map;
@@ -33,23 +33,24 @@ struct RoutedGradient {
   Doubles d_weights;  // [T,K]
 };
 
-// From d_y through combine, experts and permutation.
+// From d_y through combine, experts and permutation. d_y, d_x and d_weights belong to the tokens
+// of `routed`.
 RoutedGradient routed_backward(const dropless_layer_settings& settings, const ExpertMode& mode,
-                               const LayerParameters& parameters, const LayerInput& input,
+                               const LayerParameters& parameters, const RoutedView& routed,
                                const LayerTrace& trace, Input d_y) {
   const Index hidden = parameters.hidden;
-  const PermutePlan plan = plan_of(*settings.route, input.tokens, trace);
+  const PermutePlan plan = plan_of(routed, trace);
   const bool late = settings.weight_placement == DROPLESS_WEIGHTS_LATE;
   const bool early = settings.weight_placement == DROPLESS_WEIGHTS_EARLY;
-  const Doubles row_weights = permuted_weights(plan, trace.routing.weights);
+  const Doubles row_weights = permuted_weights(plan, routed.weights);
 
-  UnpermuteGradient combine = unpermute_backward(
-      plan, hidden, trace.expert_out, late ? Input(trace.routing.weights) : Input(), d_y);
+  UnpermuteGradient combine =
+      unpermute_backward(plan, hidden, trace.expert_out, late ? routed.weights : Input(), d_y);
   store(mode, combine.d_rows.value);
 
   RoutedGradient result;
   result.experts =
-      experts_backward(mode, routed_weights(*settings.route, parameters), routed_groups(trace),
+      experts_backward(mode, routed_weights(routed.num_experts, parameters), routed_groups(trace),
                        plan.rows(), trace.rows, trace.gate_up, trace.hidden,
                        early ? Input(row_weights) : Input(), combine.d_rows.value);
   Doubles& d_rows = result.experts.d_rows;
@@ -59,7 +60,7 @@ RoutedGradient routed_backward(const dropless_layer_settings& settings, const Ex
     result.d_weights = permute_weights_backward(plan, result.experts.d_early_weights);
   } else {
     // Input placement: row = w * x, so d_w = dot(d_row, x) and the weight scales what goes back.
-    const Doubles x_rows = permuted_rows(plan, hidden, input.x);
+    const Doubles x_rows = permuted_rows(plan, hidden, routed.x);
     Doubles d_row_weights(at(plan.rows()), 0.0);
     for (Index row = 0; row < plan.rows(); ++row) {
       const Index begin = row * hidden;
@@ -131,11 +132,21 @@ void shared_backward(const ExpertMode& mode, const LayerParameters& parameters,
 LayerGradient layer_backward(const dropless_layer_settings& settings,
                              const dropless_profile& profile, const LayerParameters& parameters,
                              const LayerInput& input, const LayerTrace& trace, Input d_y,
-                             const LayerArithmetic& arithmetic, Input d_logits) {
+                             const LayerArithmetic& arithmetic, Input d_logits,
+                             LayerExchange* exchange) {
   const ExpertMode mode = expert_mode(settings, profile, arithmetic);
   check_size(d_y.size(), input.tokens * parameters.hidden, "d_y");
 
-  RoutedGradient routed = routed_backward(settings, mode, parameters, input, trace, d_y);
+  const RoutedView tokens = routed_view(*settings.route, input, trace);
+  Doubles d_sums;
+  if (exchange != nullptr) d_sums = exchange->combine_backward(d_y);
+  RoutedGradient routed = routed_backward(settings, mode, parameters, tokens, trace,
+                                          exchange != nullptr ? Input(d_sums) : d_y);
+  if (exchange != nullptr) {
+    LayerExchange::Home home = exchange->dispatch_backward(routed.d_x, routed.d_weights);
+    routed.d_x = std::move(home.d_x);
+    routed.d_weights = std::move(home.d_weights);
+  }
   LayerGradient gradient;
   gradient.d_x = std::move(routed.d_x);
   gradient.gate_up = std::move(routed.experts.gate_up);

@@ -17,10 +17,20 @@ Doubles to_doubles(const std::vector<std::byte>& bytes) {
 
 }  // namespace
 
-ExpertWeights routed_weights(const dropless_route_settings& route,
-                             const LayerParameters& parameters) {
-  return {route.num_experts,       parameters.hidden, parameters.intermediate, parameters.gate_up,
-          parameters.gate_up_bias, parameters.down,   parameters.down_bias};
+RoutedView routed_view(const dropless_route_settings& route, const LayerInput& input,
+                       const LayerTrace& trace) {
+  if (!trace.received) {
+    return {input.tokens, route.top_k,       route.num_experts,
+            input.x,      trace.routing.ids, trace.routing.weights};
+  }
+  const RoutedTokens& r = *trace.received;
+  return {r.tokens, r.top_k, r.num_experts, r.x, r.ids, r.weights};
+}
+
+ExpertWeights routed_weights(Index num_experts, const LayerParameters& parameters) {
+  return {num_experts,         parameters.hidden,       parameters.intermediate,
+          parameters.gate_up,  parameters.gate_up_bias, parameters.down,
+          parameters.down_bias};
 }
 
 ExpertWeights shared_weights(const LayerParameters& parameters) {

@@ -13,8 +13,17 @@ inline Groups routed_groups(const LayerTrace& trace) {
   return {trace.offsets, trace.counts};
 }
 
-ExpertWeights routed_weights(const dropless_route_settings& route,
-                             const LayerParameters& parameters);
+// The tokens that the experts of this rank work on.
+struct RoutedView {
+  Index tokens, top_k, num_experts;
+  Input x;
+  Indices ids;
+  Input weights;
+};
+RoutedView routed_view(const dropless_route_settings& route, const LayerInput& input,
+                       const LayerTrace& trace);
+
+ExpertWeights routed_weights(Index num_experts, const LayerParameters& parameters);
 // The shared expert as one expert without biases; intermediate 0 where the model has none.
 ExpertWeights shared_weights(const LayerParameters& parameters);
 

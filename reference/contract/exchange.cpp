@@ -75,12 +75,12 @@ void exchange_open(const dropless_profile& profile, dropless_exchange_open_args*
   auto seat = std::make_unique<ExchangeSeat>();
   seat->rank = declared.rank;
   seat->board = join_board(profile, declared, settings);
-  args->exchange = reinterpret_cast<dropless_exchange*>(seat.release());
+  args->exchange = keep_seat(std::move(seat));
 }
 
 void exchange_close(const dropless_profile&, dropless_exchange_close_args* args) {
   const dropless_exchange_close_args a = completed(args, "arguments");
-  const std::unique_ptr<ExchangeSeat> seat(&seat_of(a.exchange));
+  const std::unique_ptr<ExchangeSeat> seat = take_seat(a.exchange);
   // After a time-out nobody is waited for, and a rank that is late here loses nothing.
   if (seat->board->broken()) return;
   try {

@@ -82,7 +82,44 @@ Doorway& doorway() {
   return one;
 }
 
+struct Seats {
+  std::mutex mutex;
+  std::map<const void*, std::unique_ptr<ExchangeSeat>> open;
+  // The lock is held.
+  auto find(const dropless_exchange* exchange) {
+    if (exchange == nullptr) throw Refused("exchange is null");
+    const auto found = open.find(exchange);
+    if (found == open.end()) throw Refused("exchange is no open handle of the reference");
+    return found;
+  }
+};
+
+Seats& seats() {
+  static Seats one;
+  return one;
+}
+
 }  // namespace
+
+dropless_exchange* keep_seat(std::unique_ptr<ExchangeSeat> seat) {
+  const std::lock_guard lock(seats().mutex);
+  ExchangeSeat* const key = seat.get();
+  seats().open.emplace(key, std::move(seat));
+  return reinterpret_cast<dropless_exchange*>(key);
+}
+
+ExchangeSeat& seat_of(dropless_exchange* exchange) {
+  const std::lock_guard lock(seats().mutex);
+  return *seats().find(exchange)->second;
+}
+
+std::unique_ptr<ExchangeSeat> take_seat(dropless_exchange* exchange) {
+  const std::lock_guard lock(seats().mutex);
+  const auto found = seats().find(exchange);
+  std::unique_ptr<ExchangeSeat> seat = std::move(found->second);
+  seats().open.erase(found);
+  return seat;
+}
 
 ExchangeBoard::ExchangeBoard(const dropless_profile& profile, const ExchangeSettings& settings,
                              double timeout_seconds)
@@ -94,6 +131,11 @@ ExchangeBoard::ExchangeBoard(const dropless_profile& profile, const ExchangeSett
 bool ExchangeBoard::broken() {
   const std::lock_guard lock(mutex_);
   return broken_;
+}
+
+Index ExchangeBoard::plans() const {
+  const std::lock_guard lock(mutex_);
+  return plans_;
 }
 
 void ExchangeBoard::leave() {
@@ -133,10 +175,13 @@ void ExchangeBoard::finish(Meeting& meeting) {
           one.last_step != first.last_step) {
         throw Refused("rank " + rank + " makes another call than rank 0");
       }
+      if (one.layer != first.layer)
+        throw Refused("rank " + rank + " runs another layer than rank 0");
     }
     if (deposits[0].call == ExchangeCall::plan) {
       std::vector<Indices> ids;
       for (const Deposit& one : deposits) ids.emplace_back(one.ids);
+      ++plans_;
       meeting.round.outcome = handle_.plan(ids, deposits[0].step, deposits[0].last_step);
       if (handle_.state() == HandleState::delivers) {
         meeting.round.traffic =

@@ -29,6 +29,7 @@ struct Deposit {
   dropless_dtype dtype = DROPLESS_FP32;
   Index hidden = 0;  // columns of rows
   bool with_weights = false;
+  std::uint64_t layer = 0;  // of a layer call: what all ranks must agree on
   std::vector<std::byte> x = {}, scales = {}, weights = {};
   Doubles rows = {}, row_weights = {};
 };
@@ -55,6 +56,9 @@ class ExchangeBoard {
   [[nodiscard]] const ExchangeHandle& handle() const { return handle_; }
   [[nodiscard]] const ExchangeSettings& settings() const { return settings_; }
   [[nodiscard]] bool broken();
+  // How often the handle was planned. Every plan needs this rank too, so nothing changes behind its
+  // back.
+  [[nodiscard]] Index plans() const;
 
  private:
   struct Meeting {
@@ -70,11 +74,12 @@ class ExchangeBoard {
   ExchangeSettings settings_;
   ExchangeHandle handle_;
   std::chrono::duration<double> timeout_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Index> next_;                         // [R] number of each rank's next meeting
   std::vector<std::shared_ptr<Meeting>> meetings_;  // those that some rank has not come to yet
   Index first_ = 0;                                 // number of meetings_[0]
+  Index plans_ = 0;
   bool broken_ = false;
 };
 
@@ -83,6 +88,11 @@ struct ExchangeSeat {
   Index rank = 0;
   std::shared_ptr<ExchangeBoard> board;
 };
+
+// The open seats of this process: a pointer that is not here is refused, not followed.
+dropless_exchange* keep_seat(std::unique_ptr<ExchangeSeat> seat);
+ExchangeSeat& seat_of(dropless_exchange* exchange);                    // throws Refused
+std::unique_ptr<ExchangeSeat> take_seat(dropless_exchange* exchange);  // throws Refused
 
 // Collective: the board that rank 0 sets up, found by the others through settings.all_gather.
 // Throws NotSupported when they are not threads of one process, Refused when their settings differ.

@@ -9,11 +9,6 @@
 
 namespace dropless::reference::contract {
 
-inline ExchangeSeat& seat_of(dropless_exchange* exchange) {
-  if (exchange == nullptr) throw Refused("exchange is null");
-  return *reinterpret_cast<ExchangeSeat*>(exchange);
-}
-
 // What `check` returns. When it refuses this rank's arguments the other ranks are told, so that
 // none of them waits for this call.
 template <typename Check>

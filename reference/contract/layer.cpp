@@ -7,6 +7,7 @@
 #include "reference/checks.h"
 #include "reference/contract/call.h"
 #include "reference/contract/layer_call.h"
+#include "reference/contract/layer_exchange.h"
 #include "reference/contract/operations.h"
 
 namespace dropless::reference::contract {
@@ -16,18 +17,20 @@ namespace {
 // (LAYER-3); it gives the same bits, since the reference has one order of summation.
 struct SavedLayer {
   LayerDimensions dimensions;
+  const ExchangeBoard* board = nullptr;  // null on one rank
+  Index plans = 0;                       // of the board, this call's included
   std::optional<LayerTrace> trace;
 };
 
 // States that were handed out and not yet released, so that a stale or foreign pointer is refused.
 class SavedLayers {
  public:
-  SavedLayer& add(const LayerDimensions& dimensions) {
-    auto saved = std::make_unique<SavedLayer>();
-    saved->dimensions = dimensions;
+  const void* add(SavedLayer state) {
+    auto saved = std::make_unique<SavedLayer>(std::move(state));
     const std::lock_guard lock(mutex_);
     const void* const key = saved.get();
-    return *saved_.emplace(key, std::move(saved)).first->second;
+    saved_.emplace(key, std::move(saved));
+    return key;
   }
   const SavedLayer& find(const void* key) {
     const std::lock_guard lock(mutex_);
@@ -59,13 +62,22 @@ void write_gradient(const LayerCall::Views& views, Parameter p, const Doubles& v
   write_values(*view, values);
 }
 
-}  // namespace
+// The routing that the handle holds has to be that of the forward pass; with recomputation it is
+// planned again (EXCHANGE-12).
+void check_plan(const SavedLayer& saved, const LayerMeeting& ranks) {
+  if (saved.board != ranks.board()) throw Refused("saved was made with another exchange");
+  if (saved.trace && saved.plans != ranks.plans()) {
+    throw Refused(
+        "the exchange was planned again since the forward call: layers in flight at the same time "
+        "need a handle each, or recompute = 1");
+  }
+}
 
-void layer_forward(const dropless_profile& profile, dropless_layer_args* args) {
-  const dropless_layer_args a = completed(args, "arguments");
-  const LayerCall call(a);
-  const Index tokens = call.dimensions().tokens;
-  const TensorView y = tensor(a.y, "y", Element::real, {tokens, call.dimensions().hidden});
+void forward(const dropless_profile& profile, const dropless_layer_args& a, LayerMeeting& ranks,
+             dropless_layer_args* args) {
+  const LayerCall call(a, ranks.settings());
+  const auto& [tokens, hidden, intermediate, shared] = call.dimensions();
+  const TensorView y = tensor(a.y, "y", Element::real, {tokens, hidden});
   if (y.dtype() != call.x_dtype()) throw Refused("y has another dtype than x");
   const TensorView ids = tensor(a.ids, "ids", Element::id, {tokens, call.route().top_k});
   const TensorView counts =
@@ -74,20 +86,22 @@ void layer_forward(const dropless_profile& profile, dropless_layer_args* args) {
     throw Refused("arguments.struct_size leaves no room for saved, although keep is set");
   }
 
-  LayerOutput output = layer(call.settings(), profile, call.parameters(), call.input());
-  SavedLayer* const saved = a.keep != 0 ? &saved_layers().add(call.dimensions()) : nullptr;
+  LayerExchange* const exchange =
+      ranks.begin(layer_terms(call.settings(), tokens, hidden, call.x_dtype(), LayerPass::forward));
+  LayerOutput output =
+      layer(call.settings(), profile, call.parameters(), call.input(), {}, exchange);
   write_values(y, output.y);
   write_integers(ids, output.trace.routing.ids);
   write_integers(counts, output.trace.routing.tokens_per_expert);
-  if (saved == nullptr) return;
-  if (call.settings().recompute == 0) saved->trace = std::move(output.trace);
-  args->saved = saved;
+  if (a.keep == 0) return;
+  SavedLayer saved{call.dimensions(), ranks.board(), ranks.plans(), {}};
+  if (call.settings().recompute == 0) saved.trace = std::move(output.trace);
+  args->saved = const_cast<void*>(saved_layers().add(std::move(saved)));
 }
 
-void layer_backward(const dropless_profile& profile, dropless_layer_backward_args* args) {
-  const dropless_layer_backward_args a = completed(args, "arguments");
-  const dropless_layer_args forward = completed(a.forward, "forward");
-  const LayerCall call(forward);
+void backward(const dropless_profile& profile, const dropless_layer_backward_args& a,
+              const dropless_layer_args& forward, LayerMeeting& ranks) {
+  const LayerCall call(forward, ranks.settings());
   const auto& [tokens, hidden, intermediate, shared] = call.dimensions();
   const TensorView d_y = tensor(a.d_y, "d_y", Element::real, {tokens, hidden});
   const TensorView d_x = tensor(a.d_x, "d_x", Element::real, {tokens, hidden});
@@ -100,15 +114,20 @@ void layer_backward(const dropless_profile& profile, dropless_layer_backward_arg
   if (saved != nullptr && saved->dimensions != call.dimensions()) {
     throw Refused("saved belongs to a call with other dimensions");
   }
-  LayerTrace recomputed;
+  if (saved != nullptr) check_plan(*saved, ranks);
   const LayerTrace* trace = saved != nullptr && saved->trace ? &*saved->trace : nullptr;
+  LayerExchange* const exchange = ranks.begin(
+      layer_terms(call.settings(), tokens, hidden, call.x_dtype(),
+                  trace == nullptr ? LayerPass::forward_and_backward : LayerPass::backward));
+  LayerTrace recomputed;
   if (trace == nullptr) {
-    recomputed = layer(call.settings(), profile, call.parameters(), call.input()).trace;
+    recomputed =
+        layer(call.settings(), profile, call.parameters(), call.input(), {}, exchange).trace;
     trace = &recomputed;
   }
   const LayerGradient gradient =
       reference::layer_backward(call.settings(), profile, call.parameters(), call.input(), *trace,
-                                read_values(d_y), {}, read_values(d_logits));
+                                read_values(d_y), {}, read_values(d_logits), exchange);
 
   write_values(d_x, gradient.d_x);
   write_gradient(views, Parameter::router_weight, gradient.router_weight);
@@ -124,6 +143,21 @@ void layer_backward(const dropless_profile& profile, dropless_layer_backward_arg
   if (has_saved) saved_layers().release(forward.saved);
 }
 
+}  // namespace
+
+void layer_forward(const dropless_profile& profile, dropless_layer_args* args) {
+  const dropless_layer_args a = completed(args, "arguments");
+  LayerMeeting ranks(a.exchange);
+  ranks.run([&] { forward(profile, a, ranks, args); });
+}
+
+void layer_backward(const dropless_profile& profile, dropless_layer_backward_args* args) {
+  const dropless_layer_backward_args a = completed(args, "arguments");
+  const dropless_layer_args forward = completed(a.forward, "forward");
+  LayerMeeting ranks(forward.exchange);
+  ranks.run([&] { backward(profile, a, forward, ranks); });
+}
+
 void layer_release(const dropless_profile&, dropless_layer_args* args) {
   const dropless_layer_args a = completed(args, "arguments");
   if (a.saved == nullptr) return;
@@ -134,7 +168,7 @@ void layer_release(const dropless_profile&, dropless_layer_args* args) {
 
 void synchronize(const dropless_profile&, dropless_synchronize_args* args) {
   const dropless_synchronize_args a = completed(args, "arguments");
-  if (a.exchange != nullptr) throw NotSupported("the reference offers no exchange here");
+  if (a.exchange != nullptr) seat_of(a.exchange);
 }
 
 }  // namespace dropless::reference::contract

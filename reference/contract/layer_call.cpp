@@ -31,6 +31,26 @@ void check_switch(std::int32_t value, const char* name) {
   }
 }
 
+// What the handle was opened for.
+void check_exchange(const ExchangeSettings& exchange, const dropless_route_settings& route,
+                    const LayerDimensions& dimensions, dropless_dtype x_dtype) {
+  const auto check_equal = [](Index have, Index want, const char* name) {
+    if (have == want) return;
+    throw Refused(std::string("the exchange was opened for ") + name + " = " +
+                  std::to_string(want) + ", the layer has " + std::to_string(have));
+  };
+  const auto check_most = [](Index have, Index most, const char* name) {
+    if (have <= most) return;
+    throw Refused(std::string("the exchange was opened for ") + name + " = " +
+                  std::to_string(most) + " at most, the layer has " + std::to_string(have));
+  };
+  check_equal(route.num_experts, exchange.num_experts, "num_experts");
+  check_equal(route.top_k, exchange.top_k, "top_k");
+  check_most(dimensions.tokens, exchange.max_tokens, "max_tokens");
+  check_most(dimensions.hidden * static_cast<Index>(element_bytes(x_dtype)), exchange.row_bytes,
+             "row_bytes");
+}
+
 }  // namespace
 
 const char* parameter_name(Parameter p) {
@@ -41,10 +61,7 @@ const char* parameter_name(Parameter p) {
   return names[position(p)];
 }
 
-LayerCall::LayerCall(const dropless_layer_args& a) {
-  if (a.exchange != nullptr) {
-    throw NotSupported("the reference's layer runs on one rank: exchange must be null");
-  }
+LayerCall::LayerCall(const dropless_layer_args& a, const ExchangeSettings* exchange) {
   settings_ =
       completed(a.settings, "layer settings", offsetof(dropless_layer_settings, weight_placement));
   route_ = route_settings(settings_.route);
@@ -70,6 +87,8 @@ LayerCall::LayerCall(const dropless_layer_args& a) {
   if (tensors.shared_down != nullptr) {
     dimensions_.shared_intermediate = extent(tensors.shared_down, "parameters.shared_down", 2, 1);
   }
+  local_experts_ = exchange == nullptr ? route_.num_experts : exchange_topology(*exchange).slots;
+  if (exchange != nullptr) check_exchange(*exchange, route_, dimensions_, x_dtype_);
   const Views parameter_views = views(tensors, "parameters.");
   for (const Parameter p : {Parameter::router_weight, Parameter::gate_up, Parameter::down}) {
     if (!parameter_views[position(p)]) {
@@ -89,8 +108,8 @@ LayerCall::LayerCall(const dropless_layer_args& a) {
 
 LayerCall::Views LayerCall::views(const dropless_layer_parameters& tensors,
                                   const char* what) const {
-  const Index experts = route_.num_experts, h = dimensions_.hidden, i = dimensions_.intermediate,
-              s = dimensions_.shared_intermediate;
+  const Index experts = route_.num_experts, local = local_experts_, h = dimensions_.hidden,
+              i = dimensions_.intermediate, s = dimensions_.shared_intermediate;
   const Index matrices = activation_.kind == DROPLESS_RELU2 ? 1 : 2;  // gate and up
   Views result;
   const auto add = [&](Parameter p, const dropless_tensor* argument, Element element,
@@ -103,10 +122,10 @@ LayerCall::Views LayerCall::views(const dropless_layer_parameters& tensors,
   add(Parameter::router_bias, tensors.router_bias, real, {experts});
   add(Parameter::expert_bias, tensors.expert_bias, real, {experts});
   add(Parameter::expert_scale, tensors.expert_scale, Element::fp32, {experts});
-  add(Parameter::gate_up, tensors.gate_up, real, {experts, matrices * i, h});
-  add(Parameter::gate_up_bias, tensors.gate_up_bias, real, {experts, matrices * i});
-  add(Parameter::down, tensors.down, real, {experts, h, i});
-  add(Parameter::down_bias, tensors.down_bias, real, {experts, h});
+  add(Parameter::gate_up, tensors.gate_up, real, {local, matrices * i, h});
+  add(Parameter::gate_up_bias, tensors.gate_up_bias, real, {local, matrices * i});
+  add(Parameter::down, tensors.down, real, {local, h, i});
+  add(Parameter::down_bias, tensors.down_bias, real, {local, h});
   add(Parameter::shared_gate_up, tensors.shared_gate_up, real, {matrices * s, h});
   add(Parameter::shared_down, tensors.shared_down, real, {h, s});
   add(Parameter::shared_gate, tensors.shared_gate, real, {1, h});

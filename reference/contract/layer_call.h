@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "reference/contract/tensor.h"
+#include "reference/exchange_topology.h"
 #include "reference/layer.h"
 
 namespace dropless::reference::contract {
@@ -36,8 +37,8 @@ struct LayerDimensions {
 
 class LayerCall {
  public:
-  // Throws Refused for whatever does not fit; NotSupported for a call with an exchange.
-  explicit LayerCall(const dropless_layer_args& a);
+  // Throws Refused for whatever does not fit, to the exchange of the call too (null: one rank).
+  explicit LayerCall(const dropless_layer_args& a, const ExchangeSettings* exchange);
   LayerCall(const LayerCall&) = delete;
   LayerCall& operator=(const LayerCall&) = delete;
 
@@ -61,6 +62,7 @@ class LayerCall {
   dropless_activation_settings activation_{};
   dropless_layer_settings settings_{};
   LayerDimensions dimensions_{};
+  Index local_experts_ = 0;
   dropless_dtype x_dtype_ = DROPLESS_FP32;
   std::array<bool, kParameters> present_{};
   std::array<Doubles, kParameters> values_;

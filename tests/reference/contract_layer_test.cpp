@@ -138,11 +138,11 @@ TEST(ContractLayer, Refusals) {
       "no room for saved");
 }
 
-TEST(ContractLayer, AnExchangeIsNotSupported) {
+TEST(ContractLayer, WhatIsNoOpenExchangeIsRefused) {
   Layer o(0);
   int nothing = 0;
   o.args.exchange = reinterpret_cast<dropless_exchange*>(&nothing);
-  EXPECT_EQ(o.run(), DROPLESS_NOT_SUPPORTED);
+  EXPECT_EQ(o.run(), DROPLESS_INVALID_ARGUMENT);
   EXPECT_NE(o.message().find("exchange"), std::string::npos);
 }
 

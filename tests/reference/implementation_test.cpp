@@ -103,11 +103,11 @@ TEST(Call, ShortCallsKeepWhatLiesBeyond) {
   EXPECT_STREQ(o.call.path, "reference");
 }
 
-TEST(Call, ExchangeHandlesAreNotSupported) {
+TEST(Call, WhatIsNoOpenExchangeIsRefused) {
   Synchronize o;
   int nothing = 0;
   o.args.exchange = reinterpret_cast<dropless_exchange*>(&nothing);
-  EXPECT_EQ(o.run(), DROPLESS_NOT_SUPPORTED);
+  EXPECT_EQ(o.run(), DROPLESS_INVALID_ARGUMENT);
   EXPECT_FALSE(o.message().empty());
 }
 
