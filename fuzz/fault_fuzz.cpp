@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <deque>
-#include <exception>
 #include <map>
 #include <mutex>
-#include <thread>
 
+#include "conformance/runner/parallel_campaign.h"
 #include "fuzz/corpus.h"
 #include "fuzz/drawing.h"
 #include "fuzz/families.h"
@@ -148,81 +147,32 @@ class FaultRun {
   FuzzedFault found_;
 };
 
-// Several faults at a time, reported in their order.
-class FaultCampaign {
- public:
-  FaultCampaign(const FuzzPlan& plan, const std::vector<FaultEntry>& faults,
-                const SupervisorOptions& options,
-                const std::function<void(const FuzzedFault&)>& known)
-      : plan_(plan), faults_(faults), options_(options), known_(known), results_(faults.size()) {
-    for (const FaultEntry& fault : faults) {
-      if (sequences_.contains(fault.stage())) continue;
-      FuzzPlan of_stage = plan;
-      of_stage.stages = {fault.stage()};
-      sequences_.try_emplace(fault.stage(), fuzz::families_of(of_stage), plan);
-    }
-  }
-
-  std::vector<FuzzedFault> run() {
-    std::vector<std::thread> threads;
-    const auto places =
-        std::min<std::size_t>(static_cast<std::size_t>(options_.jobs), faults_.size());
-    for (std::size_t i = 0; i < places; ++i) threads.emplace_back([this] { work(); });
-    for (std::thread& thread : threads) thread.join();
-    if (error_) std::rethrow_exception(error_);
-    std::vector<FuzzedFault> all;
-    for (std::optional<FuzzedFault>& one : results_) all.push_back(std::move(*one));
-    return all;
-  }
-
- private:
-  void work() {
-    for (;;) {
-      std::size_t index = 0;
-      {
-        const std::lock_guard lock(mutex_);
-        if (error_ || next_ >= faults_.size()) return;
-        index = next_++;
-      }
-      try {
-        const FaultEntry& fault = faults_[index];
-        FuzzedFault one = FaultRun(fault, plan_, options_, sequences_.at(fault.stage())).go();
-        const std::lock_guard lock(mutex_);
-        results_[index] = std::move(one);
-        for (; told_ < results_.size() && results_[told_]; ++told_) tell(*results_[told_]);
-      } catch (...) {
-        const std::lock_guard lock(mutex_);
-        if (!error_) error_ = std::current_exception();
-      }
-    }
-  }
-
-  // What was made small is a case worth keeping.
-  void tell(const FuzzedFault& one) {
-    if (one.killer && plan_.shrink_seconds > 0) {
-      corpus_.save(*one.killer, fmt::format("fault {}", one.fault.name));
-    }
-    known_(one);
-  }
-
-  const FuzzPlan& plan_;
-  const std::vector<FaultEntry>& faults_;
-  const SupervisorOptions& options_;
-  const std::function<void(const FuzzedFault&)>& known_;
-  std::map<std::string, Sequence> sequences_;
-  fuzz::Corpus corpus_{plan_.out, "faults"};
-  std::vector<std::optional<FuzzedFault>> results_;
-  std::size_t next_ = 0, told_ = 0;
-  std::exception_ptr error_;
-  std::mutex mutex_;
-};
-
 }  // namespace
 
 std::vector<FuzzedFault> fuzz_faults(const FuzzPlan& plan, const std::vector<FaultEntry>& faults,
                                      const SupervisorOptions& options,
                                      const std::function<void(const FuzzedFault&)>& known) {
-  return FaultCampaign(plan, faults, options, known).run();
+  std::map<std::string, Sequence> sequences;
+  for (const FaultEntry& fault : faults) {
+    if (sequences.contains(fault.stage())) continue;
+    FuzzPlan of_stage = plan;
+    of_stage.stages = {fault.stage()};
+    sequences.try_emplace(fault.stage(), fuzz::families_of(of_stage), plan);
+  }
+  fuzz::Corpus corpus(plan.out, "faults");
+  std::vector<FuzzedFault> all(faults.size());
+  const auto find = [&](std::size_t i) {
+    all[i] = FaultRun(faults[i], plan, options, sequences.at(faults[i].stage())).go();
+  };
+  const auto tell = [&](std::size_t i) {
+    // What was made small is a case worth keeping.
+    if (all[i].killer && plan.shrink_seconds > 0) {
+      corpus.save(*all[i].killer, fmt::format("fault {}", faults[i].name));
+    }
+    known(all[i]);
+  };
+  parallel_campaign(faults.size(), options.jobs, find, tell);
+  return all;
 }
 
 }  // namespace dropless::conformance

@@ -3,20 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <fstream>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <ostream>
-#include <thread>
 
 #include "conformance/command_line/fault_pages.h"
 #include "conformance/command_line/fault_tables.h"
 #include "conformance/command_line/session.h"
 #include "conformance/report/build_info.h"
 #include "conformance/report/machine.h"
-#include "conformance/runner/supervisor.h"
+#include "conformance/runner/parallel_campaign.h"
 
 namespace dropless::conformance {
 namespace {
@@ -75,66 +71,22 @@ std::vector<Tier> tiers_up_to(const std::optional<std::string>& text) {
 
 // Several faults at a time, each with a worker process of its own. Results in the order of the
 // faults; lines are printed in that order as soon as they are known.
-class Campaign {
- public:
-  Campaign(Session& session, const std::vector<FaultEntry>& faults, const HuntOptions& options,
-           bool explain)
-      : session_(session), options_(options), explain_(explain) {
-    for (const FaultEntry& fault : faults) {
-      if (fault.visibility == Visibility::cpu) faults_.push_back(fault);
-    }
-    hunts_.resize(faults_.size());
+std::vector<Hunt> hunt_all(Session& session, const std::vector<FaultEntry>& faults,
+                           const HuntOptions& options, int jobs, bool explain) {
+  std::vector<FaultEntry> visible;
+  for (const FaultEntry& fault : faults) {
+    if (fault.visibility == Visibility::cpu) visible.push_back(fault);
   }
-
-  std::vector<Hunt> run(int jobs) {
-    std::vector<std::thread> threads;
-    const auto places = std::min<std::size_t>(static_cast<std::size_t>(jobs), faults_.size());
-    for (std::size_t i = 0; i < places; ++i) threads.emplace_back([this] { work(); });
-    for (std::thread& thread : threads) thread.join();
-    if (error_) std::rethrow_exception(error_);
-    std::vector<Hunt> hunts;
-    for (std::optional<Hunt>& hunt : hunts_) hunts.push_back(std::move(*hunt));
-    return hunts;
-  }
-
- private:
-  void work() {
-    for (;;) {
-      std::size_t index = 0;
-      {
-        const std::lock_guard lock(mutex_);
-        if (error_ || next_ >= faults_.size()) return;
-        index = next_++;
-      }
-      try {
-        Hunt found = hunt(faults_[index], options_);
-        const std::lock_guard lock(mutex_);
-        hunts_[index] = std::move(found);
-        print_known();
-      } catch (...) {
-        const std::lock_guard lock(mutex_);
-        if (!error_) error_ = std::current_exception();
-      }
-    }
-  }
-
-  void print_known() {
-    for (; printed_ < hunts_.size() && hunts_[printed_]; ++printed_) {
-      session_.out << hunt_line(*hunts_[printed_]);
-      if (explain_) session_.out << hunt_explanation(*hunts_[printed_]);
-    }
-    session_.out.flush();
-  }
-
-  Session& session_;
-  const HuntOptions& options_;
-  bool explain_;
-  std::vector<FaultEntry> faults_;
-  std::vector<std::optional<Hunt>> hunts_;
-  std::size_t next_ = 0, printed_ = 0;
-  std::exception_ptr error_;
-  std::mutex mutex_;
-};
+  std::vector<Hunt> hunts(visible.size());
+  parallel_campaign(
+      visible.size(), jobs, [&](std::size_t i) { hunts[i] = hunt(visible[i], options); },
+      [&](std::size_t i) {
+        session.out << hunt_line(hunts[i]);
+        if (explain) session.out << hunt_explanation(hunts[i]);
+        session.out.flush();
+      });
+  return hunts;
+}
 
 void write_json(const std::string& path, const FaultResults& results) {
   std::ofstream file(path);
@@ -183,7 +135,7 @@ FaultResults hunted(Session& session, const FaultsOptions& given) {
   const int jobs =
       given.jobs ? static_cast<int>(whole_number("--jobs", *given.jobs, 1, 1024)) : usable_cores();
   if (!given.json.empty()) write_json(given.json, {});  // refused before the work, not after
-  results.hunts = Campaign(session, results.faults, options, given.explain).run(jobs);
+  results.hunts = hunt_all(session, results.faults, options, jobs, given.explain);
   return results;
 }
 

@@ -5,12 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
-#include <mutex>
 #include <set>
-#include <thread>
 
 #include "conformance/cases/case_run.h"
+#include "conformance/runner/parallel_campaign.h"
 #include "conformance/runner/supervisor.h"
 #include "tests/sensitivity/exemptions.h"
 #include "tests/sensitivity/perturbed.h"
@@ -184,31 +182,7 @@ SensitivityReport run_sensitivity(const SensitivityPlan& plan) {
   const std::vector<const Family*> families = chosen(plan);
   std::vector<Examination> examinations;
   for (const Family* family : families) examinations.emplace_back(*family, plan);
-  std::size_t next = 0;
-  std::exception_ptr error;
-  std::mutex mutex;
-  const auto work = [&] {
-    for (;;) {
-      std::size_t mine = 0;
-      {
-        const std::lock_guard lock(mutex);
-        if (error || next >= examinations.size()) return;
-        mine = next++;
-      }
-      try {
-        examinations[mine].run();
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!error) error = std::current_exception();
-      }
-    }
-  };
-  std::vector<std::thread> threads;
-  for (int i = 1; i < plan.jobs; ++i) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
-  if (error) std::rethrow_exception(error);
-
+  parallel_campaign(examinations.size(), plan.jobs, [&](std::size_t i) { examinations[i].run(); });
   SensitivityReport report;
   for (std::size_t i = 0; i < families.size(); ++i) {
     if (!examinations[i].any()) report.no_case.push_back(families[i]->name);
