@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The MoE layer, backward: every stage of the forward pass in reverse, from its own tensors.
 // LAYER-1 and 2.
+#include "optimized/cpu/layer_exchange.h"
 #include "optimized/cpu/layer_rows.h"
 #include "optimized/cpu/layer_state.h"
 #include "optimized/cpu/operations.h"
@@ -33,7 +34,9 @@ class LayerBackward {
 
   void run(const Tensor& d_x) {
     const Buffer d_weights = zeros({n_.tokens, n_.top_k});
-    const Buffer routed = routed_experts(d_weights);
+    const Buffer routed = p_.exchange == nullptr
+                              ? routed_experts(d_y_, p_.places(DROPLESS_WEIGHTS_LATE), d_weights)
+                              : received_experts(d_weights);
     const Buffer router = route(d_weights);
     std::vector<Part> parts = {{view(routed)}, {view(router)}};
     Buffer shared;
@@ -101,19 +104,34 @@ class LayerBackward {
     }
   }
 
-  // Gradient of x through the routed experts [T,H], unrounded; fills d_weights [T,K].
-  Buffer routed_experts(const Buffer& d_weights) {
+  // The same over ranks: the rows that arrived take the place of the tokens in between.
+  Buffer received_experts(const Buffer& d_weights) {
+    const bool weighs = exchange_weighs(p_);
+    const ArrivedGradient arrived = combine_tokens_backward(call_, p_, trace_, describe(d_y_));
+    const dropless_tensor& ids = *routed_tokens(p_, trace_).ids;
+    const Buffer d_row_weights = zeros({ids.shape[0], ids.shape[1]});
+    const Buffer d_rows = routed_experts(
+        view(arrived.rows), p_.places(DROPLESS_WEIGHTS_LATE) && !weighs, d_row_weights);
+    Buffer d_x(DROPLESS_FP32, {n_.tokens, n_.hidden});
+    dispatch_tokens_backward(call_, p_, d_rows, weighs ? arrived.weights : d_row_weights, d_x,
+                             d_weights);
+    return d_x;
+  }
+
+  // Gradient of the tokens that were permuted [T,H] through the experts, unrounded, from that of
+  // their outputs; fills d_weights [T,K] unless the weights are placed elsewhere.
+  Buffer routed_experts(const Tensor& d_out_of_tokens, bool late, const Buffer& d_weights) {
     const Index rows = trace_.rows.get()->shape[0];
-    const bool late = p_.places(DROPLESS_WEIGHTS_LATE), early = p_.places(DROPLESS_WEIGHTS_EARLY);
-    const bool input = p_.places(DROPLESS_WEIGHTS_INPUT);
-    const dropless_tensor d_y = describe(d_y_);
+    const bool early = p_.places(DROPLESS_WEIGHTS_EARLY), input = p_.places(DROPLESS_WEIGHTS_INPUT);
+    const RoutedTokens tokens = routed_tokens(p_, trace_);
+    const dropless_tensor d_y = describe(d_out_of_tokens);
     const Buffer d_out(p_.x.dtype, {rows, n_.hidden});
     dropless_unpermute_backward_args combine = unpermute_args();
     combine.d_y = &d_y;
     combine.d_rows = d_out.get();
     if (late) {
       combine.rows = trace_.routed.out.get();
-      combine.weights = trace_.weights.get();
+      combine.weights = tokens.weights;
       combine.d_weights = d_weights.get();
     }
     unpermute_backward(call_, combine);
@@ -125,7 +143,7 @@ class LayerBackward {
         experts(p_.gate_up(zones), p_.down(zones), trace_.routed, *trace_.rows, d_out,
                 input ? p_.x.dtype : DROPLESS_FP32, early ? trace_.row_weights.get() : nullptr,
                 early ? &d_row_weights : nullptr);
-    Buffer d_x(DROPLESS_FP32, {n_.tokens, n_.hidden});
+    Buffer d_x(DROPLESS_FP32, {d_y.shape[0], n_.hidden});
     if (input) {
       weighted_input(d_rows, d_x, d_weights);
       return d_x;
@@ -145,18 +163,18 @@ class LayerBackward {
   // rows = w x: d_x sums w d_rows, which is an unpermute; d_w = dot(d_rows, x), which is the weight
   // gradient of an unpermute with the two in each other's place.
   void weighted_input(const Buffer& d_rows, const Buffer& d_x, const Buffer& d_weights) {
+    const RoutedTokens tokens = routed_tokens(p_, trace_);
     dropless_unpermute_args sum = {};
     sum.row_map = trace_.row_map.get();
     sum.rows = d_rows.get();
-    sum.weights = trace_.weights.get();
+    sum.weights = tokens.weights;
     sum.y = d_x.get();
     unpermute_forward(call_, sum);
     const Buffer unused(p_.x.dtype, {d_rows.get()->shape[0], n_.hidden});
-    const dropless_tensor x = describe(p_.x);
     dropless_unpermute_backward_args dot = unpermute_args();
     dot.rows = d_rows.get();
-    dot.weights = trace_.weights.get();
-    dot.d_y = &x;
+    dot.weights = tokens.weights;
+    dot.d_y = &tokens.x;
     dot.d_rows = unused.get();
     dot.d_weights = d_weights.get();
     unpermute_backward(call_, dot);
@@ -230,26 +248,45 @@ class LayerBackward {
   std::vector<float> d_gate_;
 };
 
+// A kept trace belongs to the plan of its forward pass; without one the layer plans again.
+void check_state(const LayerState& state, const LayerProblem& p) {
+  refuse_if(state.tokens != p.sizes.tokens || state.hidden != p.sizes.hidden,
+            "saved: kept by a forward call of another size");
+  refuse_if(state.ranks != p.ranks, "saved: kept by a forward call over another exchange");
+  refuse_if(state.trace && p.ranks != nullptr && state.plans != p.ranks->plans(),
+            "saved: the exchange was planned again since the forward call; layers in flight at the "
+            "same time need a handle each, or recompute = 1");
+}
+
 }  // namespace
 
 void layer_backward(Call& call, const dropless_layer_backward_args& args) {
   const dropless_layer_args forward = read_struct(args.forward, "forward");
-  const LayerProblem p = read_layer(forward);
-  const LayerSizes& n = p.sizes;
-  const Tensor d_y = tensor(args.d_y, "d_y", floats, {n.tokens, n.hidden});
-  const Tensor d_x = tensor(args.d_x, "d_x", floats, {n.tokens, n.hidden});
-  const LayerTensors gradients = read_gradients(p, args.gradients);
-  const Tensor d_logits =
-      optional_tensor(args.d_logits, "d_logits", {DROPLESS_FP32}, {n.tokens, n.experts});
-  auto* state = static_cast<LayerState*>(forward.saved);
-  refuse_if(state != nullptr && (state->tokens != n.tokens || state->hidden != n.hidden),
-            "saved: kept by a forward call of another size");
+  exchange::Handle* const ranks = ranks_of(forward.exchange);
+  auto* const state = static_cast<LayerState*>(forward.saved);
+  const bool has_trace = state != nullptr && state->trace.has_value();
+  LayerProblem p = {};
+  Tensor d_y, d_x, d_logits;
+  LayerTensors gradients;
+  agree_on_ranks(ranks, [&] {
+    p = read_layer(forward);
+    const LayerSizes& n = p.sizes;
+    d_y = tensor(args.d_y, "d_y", floats, {n.tokens, n.hidden});
+    d_x = tensor(args.d_x, "d_x", floats, {n.tokens, n.hidden});
+    gradients = read_gradients(p, args.gradients);
+    d_logits = optional_tensor(args.d_logits, "d_logits", {DROPLESS_FP32}, {n.tokens, n.experts});
+    if (state != nullptr) check_state(*state, p);
+    return layer_terms(p, has_trace ? LayerPass::backward : LayerPass::forward_and_backward, false,
+                       d_y.dtype);
+  });
 
-  Call inner(call.threads());
-  LayerTrace recomputed;
-  if (state == nullptr || !state->trace) recomputed = run_layer(inner, p);
-  const LayerTrace& trace = state != nullptr && state->trace ? *state->trace : recomputed;
-  LayerBackward(inner, p, trace, gradients, d_y, d_logits).run(d_x);
+  run_on_ranks(ranks, [&] {
+    Call inner(ranks == nullptr ? call.threads() : ranks->threads(call.threads()));
+    LayerTrace recomputed;
+    if (!has_trace) recomputed = run_layer(inner, p, true);
+    LayerBackward(inner, p, has_trace ? *state->trace : recomputed, gradients, d_y, d_logits)
+        .run(d_x);
+  });
   delete state;
   call.ran_simd();
 }

@@ -93,12 +93,16 @@ void Linear::forward(Call& call, const dropless_tensor& x, const dropless_tensor
   const Operand a =
       mxfp8 ? Operand::quantized(call, x, offsets, DROPLESS_BLOCKS_ROW_WISE, DROPLESS_E4M3)
             : Operand(x);
+  forward(call, a.get(), y);
+}
+
+void Linear::forward(Call& call, const dropless_operand& x, const dropless_tensor& y) const {
   const Operand b =
       mxfp8 ? Operand::quantized_weights(call, w, DROPLESS_BLOCKS_ROW_WISE) : Operand(w);
-  const dropless_operand a_operand = a.get(), b_operand = b.get();
+  const dropless_operand b_operand = b.get();
   dropless_gemm_fprop_args args = {};
   args.alpha = 1;
-  args.x = &a_operand;
+  args.x = &x;
   args.w = &b_operand;
   args.bias = bias.rank > 0 ? &bias : nullptr;
   args.offsets = offsets;

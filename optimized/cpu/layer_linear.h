@@ -17,6 +17,8 @@ struct Linear {
 
   // x [N,I] -> y [N,O].
   void forward(Call& call, const dropless_tensor& x, const dropless_tensor& y) const;
+  // The same from codes that were made row-wise before, with linear scales.
+  void forward(Call& call, const dropless_operand& codes, const dropless_tensor& y) const;
   // dy [N,O] -> dx [N,I].
   void backward_input(Call& call, const dropless_tensor& dy, const dropless_tensor& dx) const;
   // dy [N,O], x [N,I] -> dw [E,O,I], zero for an expert without rows.

@@ -40,16 +40,31 @@ LayerTensors read_tensors(const dropless_layer_parameters& p, const LayerSizes& 
   t.router_bias = read(p.router_bias, &T::router_bias, "router_bias", floats, {n.experts});
   t.expert_bias = read(p.expert_bias, &T::expert_bias, "expert_bias", fp32, {n.experts});
   t.expert_scale = read(p.expert_scale, &T::expert_scale, "expert_scale", fp32, {n.experts});
-  t.gate_up = read(p.gate_up, &T::gate_up, "gate_up", floats, {n.experts, n.gate_up, n.hidden});
+  const Index local = n.local_experts;
+  t.gate_up = read(p.gate_up, &T::gate_up, "gate_up", floats, {local, n.gate_up, n.hidden});
   t.gate_up_bias =
-      read(p.gate_up_bias, &T::gate_up_bias, "gate_up_bias", floats, {n.experts, n.gate_up});
-  t.down = read(p.down, &T::down, "down", floats, {n.experts, n.hidden, n.intermediate});
-  t.down_bias = read(p.down_bias, &T::down_bias, "down_bias", floats, {n.experts, n.hidden});
+      read(p.gate_up_bias, &T::gate_up_bias, "gate_up_bias", floats, {local, n.gate_up});
+  t.down = read(p.down, &T::down, "down", floats, {local, n.hidden, n.intermediate});
+  t.down_bias = read(p.down_bias, &T::down_bias, "down_bias", floats, {local, n.hidden});
   t.shared_gate_up = read(p.shared_gate_up, &T::shared_gate_up, "shared_gate_up", floats,
                           {n.shared_gate_up, n.hidden});
   t.shared_down = read(p.shared_down, &T::shared_down, "shared_down", floats, {n.hidden, n.shared});
   t.shared_gate = read(p.shared_gate, &T::shared_gate, "shared_gate", floats, {1, n.hidden});
   return t;
+}
+
+// What the exchange was opened for.
+void check_group(const exchange::Group& g, const Tensor& x, const LayerSizes& n) {
+  const auto opened_for = [](const char* name, Index most, Index have) {
+    refuse(std::string(name) + ": the layer has " + std::to_string(have) +
+           ", the exchange was opened for " + std::to_string(most));
+  };
+  if (n.experts != g.experts) opened_for("num_experts", g.experts, n.experts);
+  if (n.top_k != g.top_k) opened_for("top_k", g.top_k, n.top_k);
+  if (n.tokens > g.max_tokens) opened_for("max_tokens", g.max_tokens, n.tokens);
+  if (n.hidden * x.element > g.row_bytes) {
+    opened_for("row_bytes", g.row_bytes, n.hidden * x.element);
+  }
 }
 
 Linear linear(const dropless_tensor& w, const dropless_tensor* offsets) {
@@ -65,9 +80,6 @@ LayerProblem read_layer(const dropless_layer_args& args) {
   LayerProblem p = {};
   p.settings = read_struct(args.settings, "settings");
   check_settings(p.settings);
-  if (args.exchange != nullptr) {
-    throw Refusal{DROPLESS_NOT_SUPPORTED, "exchange: this implementation runs on one rank"};
-  }
   p.route = read_struct(p.settings.route, "route settings");
   p.activation = read_struct(p.settings.activation, "activation settings");
   const dropless_layer_parameters parameters = read_struct(args.parameters, "parameters");
@@ -82,8 +94,16 @@ LayerProblem read_layer(const dropless_layer_args& args) {
   n.hidden = p.x.shape[1];
   n.experts = p.route.num_experts;
   n.top_k = p.route.top_k;
+  n.local_experts = n.experts;
+  if (args.exchange != nullptr) {
+    p.exchange = args.exchange;
+    p.ranks = &exchange::handle_of(args.exchange);
+    n.local_experts = p.ranks->group.slots;
+    check_group(p.ranks->group, p.x, n);
+  }
   const Index factor = p.activation.kind == DROPLESS_RELU2 ? 1 : 2;
-  n.intermediate = tensor(parameters.down, "down", floats, {n.experts, n.hidden, any}).shape[2];
+  n.intermediate =
+      tensor(parameters.down, "down", floats, {n.local_experts, n.hidden, any}).shape[2];
   n.gate_up = factor * n.intermediate;
   n.shared =
       optional_tensor(parameters.shared_down, "shared_down", floats, {n.hidden, any}).shape[1];

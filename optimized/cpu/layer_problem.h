@@ -3,6 +3,7 @@
 #pragma once
 
 #include "optimized/cpu/buffer.h"
+#include "optimized/cpu/exchange/handle.h"
 #include "optimized/cpu/layer_linear.h"
 
 namespace dropless::cpu {
@@ -16,10 +17,13 @@ struct LayerTensors {
 
 struct LayerSizes {
   Index tokens, hidden, experts, top_k, intermediate, shared;
+  Index local_experts;            // of this rank
   Index gate_up, shared_gate_up;  // widths of the gate-up products
 };
 
 struct LayerProblem {
+  dropless_exchange* exchange;  // null on one rank
+  const exchange::Handle* ranks;
   dropless_route_settings route;
   dropless_activation_settings activation;
   dropless_layer_settings settings;
@@ -40,7 +44,7 @@ struct LayerProblem {
   [[nodiscard]] Linear shared_down(const dropless_tensor* offsets) const;
 };
 
-// Throws Refusal; NOT_SUPPORTED for an exchange, which this implementation does not offer.
+// Throws Refusal, also for what does not fit the exchange of the call.
 LayerProblem read_layer(const dropless_layer_args& args);
 
 // Gradients [as the parameters]; one that the model has no parameter for is refused.

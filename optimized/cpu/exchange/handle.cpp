@@ -42,6 +42,13 @@ int Handle::threads(int asked) const {
   return share;
 }
 
+void Handle::give_up(const Refusal& why) noexcept {
+  if (failed_) return;
+  failed_ = true;
+  failure_ = why;
+  if (transport_) transport_->give_up(why);
+}
+
 void Handle::refuse_if_failed() const {
   if (failed_) {
     throw Refusal{failure_.status,
@@ -110,9 +117,7 @@ void Round::finish() {
 }
 
 void Round::fail(const Refusal& refusal) noexcept {
-  handle_.failed_ = true;
-  handle_.failure_ = refusal;
-  if (handle_.transport_) handle_.transport_->give_up(refusal);
+  handle_.give_up(refusal);
 }
 
 }  // namespace dropless::cpu::exchange

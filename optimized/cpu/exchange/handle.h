@@ -58,6 +58,10 @@ class Handle {
   [[nodiscard]] bool shares_memory() const;  // one rank does, with itself
   // Host threads for a call: what is asked for, or this rank's share of the processors.
   [[nodiscard]] int threads(int asked) const;
+  // Plans so far, the same number on all ranks: which call the routing belongs to.
+  [[nodiscard]] std::uint64_t plans() const { return tag_.generation; }
+  // For a failure between two rounds: the handle is failed, and the other ranks are told why.
+  void give_up(const Refusal& why) noexcept;
   // Throws when an earlier call has failed: the group has to be made anew (EXCHANGE-14).
   void refuse_if_failed() const;
 

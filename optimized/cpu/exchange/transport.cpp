@@ -14,7 +14,9 @@ std::string seconds_text(double seconds) {
 }
 
 std::string missing(const Expected& expected) {
-  const char* what = expected.tag.phase == Phase::plan ? "routing" : "rows";
+  const char* what = expected.tag.phase == Phase::plan    ? "routing"
+                     : expected.tag.phase == Phase::layer ? "settings"
+                                                          : "rows";
   return std::string(operation_name(expected.tag.phase)) + ": no " + what + " from rank " +
          std::to_string(expected.tag.source);
 }
@@ -38,6 +40,8 @@ const char* operation_name(Phase phase) {
       return "exchange_dispatch_backward";
     case Phase::combine_backward:
       return "exchange_combine_backward";
+    case Phase::layer:
+      return "layer call";
   }
   return "exchange";
 }

@@ -28,7 +28,8 @@ enum class Phase : std::uint32_t {
   dispatch,
   combine,
   dispatch_backward,
-  combine_backward
+  combine_backward,
+  layer  // the agreement before a layer call
 };
 [[nodiscard]] const char* operation_name(Phase phase);  // "exchange_plan"
 
