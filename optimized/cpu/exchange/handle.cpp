@@ -70,6 +70,11 @@ Expected Round::expected(Index source) const {
   return result;
 }
 
+const Gathered* Round::gather(const std::vector<std::int64_t>& mine) {
+  if (!handle_.transport_) return nullptr;
+  return handle_.transport_->gather(expected(handle_.group.rank), mine, deadline_);
+}
+
 void Round::offer(Index destination, const Sections& sections) {
   if (destination == handle_.group.rank) {
     opened_[at(destination)] = sections;

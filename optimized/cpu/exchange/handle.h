@@ -28,7 +28,9 @@ struct Plan {
   std::vector<Link> received;            // [R] to this rank
   std::vector<LinkRows> rows;            // [R] of received
   RowZones zones;                        // of this rank
-  std::vector<Counts> counts;            // [R] by source
+  Counts counts;                         // of this rank's pairs
+  Counts totals;                         // of all ranks
+  Counts before;                         // of the ranks before this one; where rows are dropped
   std::vector<std::int32_t> home_begin;  // [T+1] into home
   std::vector<HomeEntry> home;           // of each token by ascending rank
 };
@@ -103,6 +105,8 @@ class Round {
     }
   }
 
+  // See Transport::gather.
+  [[nodiscard]] const Gathered* gather(const std::vector<std::int64_t>& mine);
   void offer(Index destination, const Sections& sections);
   // Waits for the parcels of these sources; none is read before all are there.
   void await(Index source, const Sections& expected);  // row counts and sizes must agree

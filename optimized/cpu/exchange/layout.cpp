@@ -5,19 +5,6 @@
 namespace dropless::cpu::exchange {
 namespace {
 
-Index pairs_of_slot(const Group& g, const std::vector<Counts>& counts, Index rank, Index slot,
-                    Index sources) {
-  Index sum = 0;
-  for (Index r = 0; r < sources; ++r) sum += counts[at(r)].pairs(g, rank, slot);
-  return sum;
-}
-
-Index tokens_of_rank(const Group& g, const std::vector<Counts>& counts, Index rank, Index sources) {
-  Index sum = 0;
-  for (Index r = 0; r < sources; ++r) sum += counts[at(r)].tokens(g, rank);
-  return sum;
-}
-
 // Ascending local id, compacted to the front, or in place of k (EXCHANGE-3).
 void make_columns(bool in_place, const Link& link, std::vector<std::int32_t>& column) {
   column.resize(link.pairs.size());
@@ -38,22 +25,21 @@ void make_columns(bool in_place, const Link& link, std::vector<std::int32_t>& co
 
 }  // namespace
 
-Index rows_needed(const Group& g, const std::vector<Counts>& counts, Index rank) {
-  if (!g.choices.expert_major) return tokens_of_rank(g, counts, rank, g.ranks);
+Index rows_needed(const Group& g, const Counts& totals, Index rank) {
+  if (!g.choices.expert_major) return totals.tokens(g, rank);
   Index sum = 0;
   for (Index s = 0; s < g.slots; ++s) {
-    sum += align_up(pairs_of_slot(g, counts, rank, s, g.ranks), g.choices.alignment);
+    sum += align_up(totals.pairs(g, rank, s), g.choices.alignment);
   }
   return sum;
 }
 
-RowZones make_zones(const Group& g, const std::vector<Counts>& counts, Index rank, Index capacity) {
+RowZones make_zones(const Group& g, const Counts& totals, Index rank, Index capacity) {
   RowZones zones;
   zones.first.push_back(0);
   const Index count = g.choices.expert_major ? g.slots : 1;
   for (Index s = 0; s < count; ++s) {
-    const Index demand = g.choices.expert_major ? pairs_of_slot(g, counts, rank, s, g.ranks)
-                                                : tokens_of_rank(g, counts, rank, g.ranks);
+    const Index demand = g.choices.expert_major ? totals.pairs(g, rank, s) : totals.tokens(g, rank);
     // Experts in order take what room is left; an empty expert takes none (EXCHANGE-4, 10).
     const Index room = capacity < 0 ? demand : capacity - zones.first.back();
     const Index kept = std::min(demand, room);
@@ -63,16 +49,12 @@ RowZones make_zones(const Group& g, const std::vector<Counts>& counts, Index ran
   return zones;
 }
 
-void drop(const Group& g, const std::vector<Counts>& counts, const RowZones& zones, Index source,
-          Index destination, Link& link) {
+void drop(const Group& g, const RowZones& zones, std::vector<Index>& next, Link& link) {
   if (!g.choices.expert_major) {
-    const Index before = tokens_of_rank(g, counts, destination, source);
+    const Index before = next[0];
+    next[0] += link.size();
     link.filter([&](Index, Index i) { return before + i < zones.kept[0]; });
     return;
-  }
-  std::vector<Index> next(at(g.slots));
-  for (Index s = 0; s < g.slots; ++s) {
-    next[at(s)] = pairs_of_slot(g, counts, destination, s, source);
   }
   link.filter([&](Index p, Index) {
     const std::size_t slot = at(link.pairs[at(p)].slot);

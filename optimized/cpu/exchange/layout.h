@@ -7,8 +7,8 @@
 
 namespace dropless::cpu::exchange {
 
-// Rows that `rank` needs, padding included. counts [R]: one per source rank.
-[[nodiscard]] Index rows_needed(const Group& group, const std::vector<Counts>& counts, Index rank);
+// Rows that `rank` needs, padding included. totals: the counts of all ranks, added up.
+[[nodiscard]] Index rows_needed(const Group& group, const Counts& totals, Index rank);
 
 // The zones of a destination rank: first row and kept pairs of each local expert (expert-major), or
 // the whole buffer as one zone (flat). `capacity` -1: everything is kept.
@@ -17,13 +17,13 @@ struct RowZones {
   std::vector<Index> kept;   // [L] or [1]
   [[nodiscard]] Index rows() const { return first.back(); }
 };
-[[nodiscard]] RowZones make_zones(const Group& group, const std::vector<Counts>& counts, Index rank,
+[[nodiscard]] RowZones make_zones(const Group& group, const Counts& totals, Index rank,
                                   Index capacity);
 
-// Removes from the link what does not fit into the zones of its destination. Source and destination
-// call it with the same arguments.
-void drop(const Group& group, const std::vector<Counts>& counts, const RowZones& zones,
-          Index source, Index destination, Link& link);
+// Removes from the link what does not fit into the zones of its destination. `next`: how much the
+// sources before this one bring to each zone; the link's own share is added. Source and destination
+// come to the same result.
+void drop(const Group& group, const RowZones& zones, std::vector<Index>& next, Link& link);
 
 // The rows of a received link, after the drop.
 struct LinkRows {

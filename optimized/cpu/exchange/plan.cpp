@@ -56,37 +56,82 @@ void copy_section(const Section& from, std::vector<T>& to) {
   }
 }
 
+void add(const std::int64_t* from, Counts& to) {
+  for (std::int64_t& value : to.values) value += *from++;
+}
+
+Round::Sections routing_for(const Link& link, const Section& counts) {
+  return {counts, whole(link.tokens.data(), link.size(), sizeof(LinkToken)),
+          whole(link.pairs.data(), static_cast<Index>(link.pairs.size()), sizeof(Pair))};
+}
+
+void take_link(const Round::Sections& sections, Link& link) {
+  copy_section(sections[1], link.tokens);
+  copy_section(sections[2], link.pairs);
+}
+
+// The counts of all ranks lie side by side: only links with rows travel.
+void exchange_links(Round& round, const Gathered& all, Handle& handle) {
+  const Group& g = handle.group;
+  Plan& p = handle.plan;
+  p.totals.values = all.totals;
+  if (g.choices.overflow == DROPLESS_OVERFLOW_DROP) {
+    for (Index r = 0; r < g.rank; ++r) add(all.of_rank[at(r)], p.before);
+  }
+  const auto sends_here = [&](Index r) {
+    return r != g.rank && all.of_rank[at(r)][g.ranks * g.slots + g.rank] > 0;
+  };
+  for (Index r = 0; r < g.ranks; ++r) {
+    if (r != g.rank && !p.sent[at(r)].empty()) round.offer(r, routing_for(p.sent[at(r)], {}));
+  }
+  for (Index r = 0; r < g.ranks; ++r) {
+    if (sends_here(r)) static_cast<void>(round.sizes(r));
+  }
+  for (Index r = 0; r < g.ranks; ++r) {
+    p.received[at(r)].clear();
+    if (sends_here(r)) take_link(round.open(r), p.received[at(r)]);
+  }
+}
+
+// Every rank tells every other one its counts, and the link.
+void exchange_counts_and_links(Round& round, Handle& handle) {
+  const Group& g = handle.group;
+  Plan& p = handle.plan;
+  const Section counts = whole(p.counts.values.data(), static_cast<Index>(p.counts.values.size()),
+                               sizeof(std::int64_t));
+  for (Index step = 0; step < g.ranks; ++step) {  // not everybody to rank 0 first
+    const Index r = (g.rank + step) % g.ranks;
+    round.offer(r, routing_for(p.sent[at(r)], counts));
+  }
+  for (Index r = 0; r < g.ranks; ++r) {
+    Round::Sections wanted = round.sizes(r);
+    wanted[0] = sized(counts.rows, counts.row_bytes);
+    round.await(r, wanted);
+  }
+  std::vector<std::int64_t> theirs;
+  for (Index r = 0; r < g.ranks; ++r) {
+    const Round::Sections& sections = round.open(r);
+    copy_section(sections[0], theirs);
+    add(theirs.data(), p.totals);
+    if (r < g.rank) add(theirs.data(), p.before);
+    if (r != g.rank) take_link(sections, p.received[at(r)]);
+  }
+}
+
 // Counts of all ranks, and the links to this one.
 void exchange_routing(Handle& handle) {
   const Group& g = handle.group;
   Plan& p = handle.plan;
-  const Index counts = g.ranks * g.slots + g.ranks;
   p.received.resize(at(g.ranks));
-  p.counts.resize(at(g.ranks));
+  p.totals.reset(g);
+  p.before.reset(g);
   Round(handle, Phase::plan).run([&](Round& round) {
-    for (Index step = 0; step < g.ranks; ++step) {  // not everybody to rank 0 first
-      const Index r = (g.rank + step) % g.ranks;
-      const Link& link = p.sent[at(r)];
-      round.offer(r,
-                  {whole(p.counts[at(g.rank)].values.data(), counts, sizeof(std::int64_t)),
-                   whole(link.tokens.data(), link.size(), sizeof(LinkToken)),
-                   whole(link.pairs.data(), static_cast<Index>(link.pairs.size()), sizeof(Pair))});
+    if (const Gathered* all = round.gather(p.counts.values)) {
+      exchange_links(round, *all, handle);
+    } else {
+      exchange_counts_and_links(round, handle);
     }
-    for (Index r = 0; r < g.ranks; ++r) {
-      Round::Sections wanted = round.sizes(r);
-      wanted[0] = sized(counts, sizeof(std::int64_t));
-      round.await(r, wanted);
-    }
-    for (Index r = 0; r < g.ranks; ++r) {
-      if (r == g.rank) {
-        p.received[at(r)] = p.sent[at(r)];
-        continue;
-      }
-      const Round::Sections& sections = round.open(r);
-      copy_section(sections[0], p.counts[at(r)].values);
-      copy_section(sections[1], p.received[at(r)].tokens);
-      copy_section(sections[2], p.received[at(r)].pairs);
-    }
+    p.received[at(g.rank)] = p.sent[at(g.rank)];
   });
 }
 
@@ -94,14 +139,18 @@ void exchange_routing(Handle& handle) {
 void drop_rows(Handle& handle) {
   const Group& g = handle.group;
   Plan& p = handle.plan;
+  const Index count = g.choices.expert_major ? g.slots : 1;
   for (Index r = 0; r < g.ranks; ++r) {
-    const RowZones zones = make_zones(g, p.counts, r, g.capacity);
-    drop(g, p.counts, zones, g.rank, r, p.sent[at(r)]);
+    const RowZones zones = make_zones(g, p.totals, r, g.capacity);
+    std::vector<Index> next(at(count));
+    for (Index s = 0; s < count; ++s) {
+      next[at(s)] = g.choices.expert_major ? p.before.pairs(g, r, s) : p.before.tokens(g, r);
+    }
+    drop(g, zones, next, p.sent[at(r)]);
     if (r == g.rank) p.zones = zones;
   }
-  for (Index r = 0; r < g.ranks; ++r) {
-    drop(g, p.counts, p.zones, r, g.rank, p.received[at(r)]);
-  }
+  std::vector<Index> next(at(count), 0);
+  for (Link& link : p.received) drop(g, p.zones, next, link);
 }
 
 // Ranks in ascending order; where sums are rounded per node, one node after the other (EXCHANGE-6).
@@ -152,24 +201,21 @@ void write_counts(const Handle& handle, const Outputs& out) {
     const Link& link = p.received[at(r)];
     for (const Pair& pair : link.pairs) ++pairs[at(pair.slot)];
     kept_pairs += static_cast<Index>(link.pairs.size());
-    for (Index s = 0; s < g.slots; ++s) all_pairs += p.counts[at(r)].pairs(g, g.rank, s);
     store(out.rows_per_source,
           g.choices.expert_major ? static_cast<Index>(link.pairs.size()) : link.size(), r);
   }
   Index offset = 0;
   store(out.offsets, 0);
   for (Index s = 0; s < g.slots; ++s) {
+    all_pairs += p.totals.pairs(g, g.rank, s);
     store(out.tokens_per_local_expert, pairs[at(s)], s);
     offset += align_up(pairs[at(s)], g.choices.alignment);
     store(out.offsets, offset, s + 1);
   }
   for (Index e = 0; out.global_counts && e < g.experts; ++e) store(out.global_counts, 0, e);
-  for (Index r = 0; out.global_counts && r < g.ranks; ++r) {
-    for (Index slot = 0; slot < g.ranks * g.slots; ++slot) {
-      const std::int32_t expert = g.expert_of_slot[at(slot)];
-      if (expert >= 0)
-        out.global_counts.as<std::int64_t>(expert) += p.counts[at(r)].values[at(slot)];
-    }
+  for (Index slot = 0; out.global_counts && slot < g.ranks * g.slots; ++slot) {
+    const std::int32_t expert = g.expert_of_slot[at(slot)];
+    if (expert >= 0) out.global_counts.as<std::int64_t>(expert) += p.totals.values[at(slot)];
   }
   store(out.total_rows, p.zones.rows());
   const Index bytes = g.row_bytes + g.scale_bytes;
@@ -199,12 +245,11 @@ void plan(Call& call, dropless_exchange_plan_args& args) {
   Plan& p = handle.plan;
   p.state = Plan::State::none;
   p.tokens = ids.shape[0], p.top_k = g.top_k;
-  p.counts.resize(at(g.ranks));
-  make_links(g, ids, p.sent, p.counts[at(g.rank)]);
+  make_links(g, ids, p.sent, p.counts);
   exchange_routing(handle);
 
   Index demand = 0;
-  for (Index r = 0; r < g.ranks; ++r) demand = std::max(demand, rows_needed(g, p.counts, r));
+  for (Index r = 0; r < g.ranks; ++r) demand = std::max(demand, rows_needed(g, p.totals, r));
   if (demand > std::numeric_limits<std::int32_t>::max()) {
     throw Refusal{DROPLESS_NOT_SUPPORTED, "exchange_plan: more than 2^31 - 1 rows on a rank"};
   }
@@ -236,7 +281,7 @@ void plan(Call& call, dropless_exchange_plan_args& args) {
   if (dropping) {
     drop_rows(handle);
   } else {
-    p.zones = make_zones(g, p.counts, g.rank, -1);
+    p.zones = make_zones(g, p.totals, g.rank, -1);
   }
   make_rows(g, p.zones, p.received, p.rows);
   make_home(g, p);

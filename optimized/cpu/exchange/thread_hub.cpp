@@ -25,8 +25,53 @@ class ThreadTransport final : public Transport {
   const char* name() const override { return "threads"; }
   bool shares_memory() const override { return true; }
 
+  const Gathered* gather(const Expected& expected, const std::vector<std::int64_t>& mine,
+                         Deadline deadline) override {
+    Hub& hub = *hub_;
+    const std::uint64_t number = ++gatherings_;
+    HubGathering& here = hub.gatherings[number % 2];
+    here.values[own()] = mine;  // read by others when they have seen this rank arrive
+    Lock lock(hub.mutex);
+    enter(expected.tag);
+    hub.gathering_call = std::max(hub.gathering_call, expected.tag.call);
+    hub.gathered[own()] = number;
+    if (hub.awaiting > 0) hub.notify_all();  // somebody may wait for a parcel in vain
+    if (++here.arrived == hub.ranks) {
+      lock.unlock();
+      add_up(here);
+      lock.lock();
+      here.arrived = 0;
+      here.finished = number;
+      hub.all_gathered.notify_all();
+    } else {
+      const auto ready = [&] {
+        return here.finished == number || hub.failed || missing(expected.tag, true) >= 0;
+      };
+      hub.all_gathered.wait_until(lock, deadline, ready);
+      if (missing(expected.tag, false) < 0) {  // all are here: only the sums are not yet made
+        hub.all_gathered.wait(lock, [&] { return here.finished == number; });
+      }
+      if (here.finished != number) {
+        if (hub.failed) throw_failure();
+        Expected late = expected;
+        late.tag.source = missing(expected.tag, true);
+        if (late.tag.source < 0) {
+          late.tag.source = missing(expected.tag, false);
+          timed_out(late);
+        }
+        if (is_closed(late.tag.source)) peer_lost(late, "it has closed the exchange");
+        check_tag(late, hub.now[index(late.tag.source)]);
+      }
+    }
+    for (int r = 0; r < hub.ranks; ++r) {
+      if (here.values[index(r)].size() != mine.size()) refuse("ranks plan with other sizes");
+    }
+    return &here.result;
+  }
+
   void offer(int destination, const Parcel& parcel) override {
     const Lock lock(hub_->mutex);
+    enter(parcel.tag);
     std::shared_ptr<HubParcel> item = unused();
     item->parcel = parcel;
     item->state = State::offered;
@@ -40,11 +85,20 @@ class ThreadTransport final : public Transport {
     const int source = expected.tag.source;
     Lock lock(hub_->mutex);
     auto& queue = hub_->queue(source, rank_);
-    const auto ready = [&] { return !queue.empty() || hub_->failed || is_closed(source); };
+    Tag own_tag = expected.tag;
+    own_tag.source = rank_;
+    enter(own_tag);
+    const auto elsewhere = [&] { return disagrees(expected.tag, hub_->now[index(source)]); };
+    const auto ready = [&] {
+      return !queue.empty() || hub_->failed || is_closed(source) || elsewhere();
+    };
+    ++hub_->awaiting;
     changed(rank_).wait_until(lock, deadline, ready);
+    --hub_->awaiting;
     if (queue.empty()) {
       if (hub_->failed) throw_failure();
       if (is_closed(source)) peer_lost(expected, "it has closed the exchange");
+      if (elsewhere()) check_tag(expected, hub_->now[index(source)]);
       timed_out(expected);
     }
     check_tag(expected, queue.front()->parcel.tag);
@@ -129,10 +183,42 @@ class ThreadTransport final : public Transport {
     std::shared_ptr<HubParcel> item;
   };
 
-  std::condition_variable& changed(int rank) {
-    return hub_->changed[static_cast<std::size_t>(rank)];
+  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+  std::size_t own() const { return index(rank_); }
+  std::condition_variable& changed(int rank) { return hub_->changed[index(rank)]; }
+  bool is_closed(int rank) const { return hub_->closed[index(rank)] != 0; }
+
+  // In the same call of the handle the other rank does something else, or it is past it without a
+  // parcel for this one.
+  static bool disagrees(const Tag& tag, const Tag& other) {
+    return other.call == tag.call && other.phase != tag.phase;
   }
-  bool is_closed(int rank) const { return hub_->closed[static_cast<std::size_t>(rank)] != 0; }
+  // This rank is in this round, with the lock held. Those that gather in the same call are told
+  // when it is another one.
+  void enter(const Tag& tag) {
+    hub_->now[own()] = tag;
+    if (tag.phase != Phase::plan && tag.call == hub_->gathering_call) {
+      hub_->all_gathered.notify_all();
+    }
+  }
+  // A rank that has not come to this rank's gathering; `hopeless`: and will not. -1: none.
+  int missing(const Tag& tag, bool hopeless) const {
+    for (int r = 0; r < hub_->ranks; ++r) {
+      if (hub_->gathered[index(r)] >= gatherings_) continue;
+      if (!hopeless || is_closed(r) || disagrees(tag, hub_->now[index(r)])) return r;
+    }
+    return -1;
+  }
+  static void add_up(HubGathering& here) {
+    Gathered& all = here.result;
+    all.of_rank.clear();
+    all.totals.assign(here.values[0].size(), 0);
+    for (const std::vector<std::int64_t>& of_rank : here.values) {
+      all.of_rank.push_back(of_rank.data());
+      const std::size_t count = std::min(of_rank.size(), all.totals.size());
+      for (std::size_t i = 0; i < count; ++i) all.totals[i] += of_rank[i];
+    }
+  }
 
   [[noreturn]] void throw_failure() const {
     throw Refusal{hub_->failure.status, gave_up_text(hub_->failed_rank, hub_->failure.message)};
@@ -161,6 +247,7 @@ class ThreadTransport final : public Transport {
 
   std::shared_ptr<Hub> hub_;
   int rank_;
+  std::uint64_t gatherings_ = 0;  // that this rank has come to
   std::vector<Outstanding> outstanding_;
   std::vector<std::shared_ptr<HubParcel>> pool_;
 };
@@ -171,7 +258,11 @@ Hub::Hub(int ranks_of_group)
     : ranks(ranks_of_group),
       changed(static_cast<std::size_t>(ranks_of_group)),
       queues(static_cast<std::size_t>(ranks_of_group * ranks_of_group)),
-      closed(static_cast<std::size_t>(ranks_of_group), 0) {}
+      closed(static_cast<std::size_t>(ranks_of_group), 0),
+      gathered(static_cast<std::size_t>(ranks_of_group), 0),
+      now(static_cast<std::size_t>(ranks_of_group)) {
+  for (HubGathering& each : gatherings) each.values.resize(static_cast<std::size_t>(ranks));
+}
 
 std::shared_ptr<Hub> join_hub(std::uint64_t name, int ranks) {
   static std::mutex mutex;

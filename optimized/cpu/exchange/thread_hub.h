@@ -22,6 +22,15 @@ struct HubParcel {
   Bytes copy;
 };
 
+// Numbers of all ranks. There are two in turn: nobody comes to the next but one before everybody
+// has come to the next one, and so is done with this one.
+struct HubGathering {
+  std::vector<std::vector<std::int64_t>> values;  // [R]
+  Gathered result;
+  int arrived = 0;
+  std::uint64_t finished = 0;  // number of the last gathering here that all came to
+};
+
 // One per handle; every rank holds it.
 struct Hub {
   explicit Hub(int ranks_of_group);
@@ -32,6 +41,12 @@ struct Hub {
   // [source * R + destination], in the order of the offers.
   std::vector<std::vector<std::shared_ptr<HubParcel>>> queues;
   std::vector<char> closed;  // [R]
+  HubGathering gatherings[2];
+  std::vector<std::uint64_t> gathered;  // [R] gatherings that the rank has come to
+  std::vector<Tag> now;                 // [R] the round that the rank was last seen in
+  std::condition_variable all_gathered;
+  std::uint64_t gathering_call = 0;  // of the latest round that began with a gathering
+  int awaiting = 0;                  // ranks that wait for a parcel
   bool failed = false;
   Refusal failure{DROPLESS_OK, {}};
   int failed_rank = -1;
@@ -42,6 +57,7 @@ struct Hub {
   }
   void notify_all() {
     for (std::condition_variable& each : changed) each.notify_all();
+    all_gathered.notify_all();
   }
 };
 

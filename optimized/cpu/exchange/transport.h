@@ -65,6 +65,12 @@ struct Expected {
   double seconds = 0;
 };
 
+// Numbers of all ranks, side by side.
+struct Gathered {
+  std::vector<const std::int64_t*> of_rank;  // [R]
+  std::vector<std::int64_t> totals;          // their sums over the ranks
+};
+
 class Transport {
  public:
   Transport() = default;
@@ -73,6 +79,12 @@ class Transport {
   virtual ~Transport() = default;
 
   [[nodiscard]] virtual const char* name() const = 0;
+  // Where ranks share memory: as many numbers from every rank, seen by all; they stay until this
+  // rank comes to the next one. Null elsewhere: then parcels have to carry them. R ranks of one
+  // process would otherwise hold and add up R copies of R vectors.
+  virtual const Gathered* gather(const Expected&, const std::vector<std::int64_t>&, Deadline) {
+    return nullptr;
+  }
   // True when an opened parcel reads from the sender's memory: then nothing is gained by making
   // what is sent smaller first.
   [[nodiscard]] virtual bool shares_memory() const { return false; }
