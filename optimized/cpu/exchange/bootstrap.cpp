@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Three all-gathers: who we are, where we listen, and whether everybody is connected.
+// A few all-gathers: who we are, where we listen, and whether everybody is connected.
 #include "optimized/cpu/exchange/bootstrap.h"
 
 #include <cstring>
@@ -54,7 +54,10 @@ Outcome attempt(const Body& body) {
 }
 
 void agree(const Group& group, const Outcome& own) {
-  const std::vector<Outcome> all = gather(group, own);
+  const std::vector<std::int32_t> statuses = gather(group, own.status);
+  const auto is_ok = [](std::int32_t status) { return status == DROPLESS_OK; };
+  if (std::all_of(statuses.begin(), statuses.end(), is_ok)) return;
+  const std::vector<Outcome> all = gather(group, own);  // why: seldom, and long
   if (own.status != DROPLESS_OK) throw Refusal{own.status, own.message};
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].status == DROPLESS_OK) continue;

@@ -57,7 +57,7 @@ void Handle::refuse_if_failed() const {
 }
 
 Round::Round(Handle& handle, Phase phase)
-    : handle_(handle), deadline_(after(handle.group.timeout_seconds)), opened_(at(handle.ranks())) {
+    : handle_(handle), deadline_(after(handle.group.timeout_seconds)) {
   ++handle.tag_.call;
   if (phase == Phase::plan) ++handle.tag_.generation;
   handle.tag_.phase = phase;
@@ -77,14 +77,14 @@ const Gathered* Round::gather(const std::vector<std::int64_t>& mine) {
 
 void Round::offer(Index destination, const Sections& sections) {
   if (destination == handle_.group.rank) {
-    opened_[at(destination)] = sections;
+    own_ = sections;
   } else {
     handle_.transport_->offer(static_cast<int>(destination), {tag_, sections});
   }
 }
 
 Round::Sections Round::sizes(Index source) {
-  if (source == handle_.group.rank) return opened_[at(source)];
+  if (source == handle_.group.rank) return own_;
   return handle_.transport_->await(expected(source), deadline_).sections;
 }
 
@@ -107,12 +107,10 @@ void Round::await(Index source, const Sections& wanted) {
 }
 
 const Round::Sections& Round::open(Index source) {
-  Sections& sections = opened_[at(source)];
-  if (source != handle_.group.rank) {
-    sections = handle_.transport_->open(static_cast<int>(source)).sections;
-    sources_.push_back(static_cast<int>(source));
-  }
-  return sections;
+  if (source == handle_.group.rank) return own_;
+  opened_.push_back(handle_.transport_->open(static_cast<int>(source)).sections);
+  sources_.push_back(static_cast<int>(source));
+  return opened_.back();
 }
 
 void Round::finish() {

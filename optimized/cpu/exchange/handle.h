@@ -2,6 +2,7 @@
 // An open exchange: its group, its transport and the routing of its last plan.
 #pragma once
 
+#include <deque>
 #include <memory>
 
 #include "optimized/cpu/exchange/bootstrap.h"
@@ -121,8 +122,9 @@ class Round {
   Handle& handle_;
   Tag tag_;
   Deadline deadline_;
-  std::vector<Sections> opened_;  // [R], the own one as offered
-  std::vector<int> sources_;      // opened from the transport
+  Sections own_{};               // as offered to this rank itself
+  std::deque<Sections> opened_;  // of sources_, which were opened from the transport
+  std::vector<int> sources_;
 };
 
 // The caller's opaque pointer. Throws Refusal for one that is not open.
