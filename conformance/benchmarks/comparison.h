@@ -40,6 +40,7 @@ struct BenchResult {
   double operation_seconds = 0, peer_seconds = 0;  // medians
   double operation_rate = 0, peer_rate = 0;        // bytes or FLOPs per second
   double ratio = 0;
+  double cpu_ratio = 0;  // the same by processor time of all threads: other programs do not count
   double target_ratio = 0, target_rate = 0;
   double spread = 0;  // (largest - smallest) / median of the operation's repetitions
 };
@@ -61,5 +62,8 @@ void add_permutation(std::vector<Comparison>& all, const dropless_implementation
                      int threads, std::vector<std::string>& not_offered);
 void add_grouped_gemm(std::vector<Comparison>& all, const dropless_implementation& implementation,
                       int threads, std::vector<std::string>& not_offered);
+// In the layout of its profile; see exchange.cpp for the bytes. The ranks are the threads.
+void add_exchange(std::vector<Comparison>& all, const dropless_implementation& implementation,
+                  std::vector<std::string>& not_offered);
 
 }  // namespace dropless::conformance

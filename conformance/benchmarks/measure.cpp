@@ -24,11 +24,13 @@ class Collector : public benchmark::BenchmarkReporter {
       if (run.error_occurred) {
         errors[name] = run.error_message;
       } else {
-        seconds[name].push_back(run.real_accumulated_time / static_cast<double>(run.iterations));
+        const auto iterations = static_cast<double>(run.iterations);
+        seconds[name].push_back(run.real_accumulated_time / iterations);
+        cpu_seconds[name].push_back(run.cpu_accumulated_time / iterations);
       }
     }
   }
-  std::map<std::string, std::vector<double>> seconds;
+  std::map<std::string, std::vector<double>> seconds, cpu_seconds;
   std::map<std::string, std::string> errors;
 };
 
@@ -50,6 +52,7 @@ void add_benchmark(const std::string& name, const std::function<void()>& body,
                                  }
                                })
       ->UseRealTime()
+      ->MeasureProcessCPUTime()
       ->MinTime(options.minimum_seconds)
       ->Repetitions(options.repetitions)
       ->ReportAggregatesOnly(false);
@@ -63,6 +66,7 @@ std::vector<Comparison> comparisons(const dropless_implementation& implementatio
   add_mxfp8(all, implementation, threads, not_offered);
   add_permutation(all, implementation, threads, not_offered);
   add_grouped_gemm(all, implementation, threads, not_offered);
+  add_exchange(all, implementation, not_offered);
   return all;
 }
 
@@ -102,6 +106,8 @@ std::vector<BenchResult> measure(const std::vector<Comparison>& all, const Bench
     result.operation_rate = work / result.operation_seconds;
     result.peer_rate = peer_work / result.peer_seconds;
     result.ratio = result.operation_rate / result.peer_rate;
+    result.cpu_ratio = work / peer_work * median(collector.cpu_seconds[one->name + "/peer"]) /
+                       median(collector.cpu_seconds[one->name]);
     result.target_ratio = one->target_ratio, result.target_rate = one->target_rate;
     const auto [least, most] = std::minmax_element(times.begin(), times.end());
     result.spread = (*most - *least) / result.operation_seconds;
@@ -111,18 +117,19 @@ std::vector<BenchResult> measure(const std::vector<Comparison>& all, const Bench
 }
 
 void print(std::ostream& out, const std::vector<BenchResult>& results) {
-  out << fmt::format("{:<44}{:>10}{:>12}{:>12}{:>8}{:>9}{:>8}  {}\n", "operation", "median", "rate",
-                     "peer", "ratio", "promised", "spread", "peer is");
+  out << fmt::format("{:<44}{:>10}{:>12}{:>12}{:>8}{:>8}{:>9}{:>8}  {}\n", "operation", "median",
+                     "rate", "peer", "ratio", "by cpu", "promised", "spread", "peer is");
   for (const BenchResult& r : results) {
     const double unit = 1e9;
     const char* name = r.in_bytes ? "GB/s" : "GFLOP/s";
     std::string promise = r.target_ratio > 0 ? fmt::format("{:.2f}", r.target_ratio) : "-";
     if (r.target_ratio > 0 && r.ratio < r.target_ratio) promise += "!";
     if (r.target_rate > 0 && r.operation_rate < r.target_rate) promise += "!";
-    out << fmt::format(
-        "{:<44}{:>7.2f} ms{:>12}{:>12}{:>8.2f}{:>9}{:>7.0f}%  {}\n", r.name,
-        r.operation_seconds * 1e3, fmt::format("{:.1f} {}", r.operation_rate / unit, name),
-        fmt::format("{:.1f}", r.peer_rate / unit), r.ratio, promise, r.spread * 100, r.peer_name);
+    out << fmt::format("{:<44}{:>7.2f} ms{:>12}{:>12}{:>8.2f}{:>8.2f}{:>9}{:>7.0f}%  {}\n", r.name,
+                       r.operation_seconds * 1e3,
+                       fmt::format("{:.1f} {}", r.operation_rate / unit, name),
+                       fmt::format("{:.1f}", r.peer_rate / unit), r.ratio, r.cpu_ratio, promise,
+                       r.spread * 100, r.peer_name);
   }
 }
 

@@ -4,12 +4,15 @@
 #pragma once
 
 #include <dropless/contract.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -20,11 +23,26 @@
 
 namespace dropless::conformance {
 
-// A contiguous tensor that owns its memory, without the guards of the conformance buffers.
+// Pages of 4 KiB cost more than the copies themselves where rows lie apart and a virtual machine
+// translates every address twice; who trains asks for huge ones too.
+enum class Pages { as_given, huge };
+
+// A contiguous tensor that owns its memory, page-aligned, without the guards of the conformance
+// buffers.
 class BenchTensor {
  public:
-  BenchTensor(dropless_dtype dtype, Shape shape) {
-    bytes_.resize(static_cast<std::size_t>(element_count(shape)) * dtype_bytes(dtype));
+  BenchTensor(dropless_dtype dtype, Shape shape, Pages pages = Pages::as_given)
+      : size_(static_cast<std::size_t>(element_count(shape)) * dtype_bytes(dtype)) {
+    constexpr std::size_t huge = std::size_t{2} << 20;
+    const std::size_t alignment = pages == Pages::huge ? huge : 4096;
+    const std::size_t rounded = (std::max<std::size_t>(size_, 1) + alignment - 1) / alignment;
+    bytes_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded * alignment)));
+    if (!bytes_) throw std::bad_alloc();
+#ifdef MADV_HUGEPAGE
+    // Advice: a system that has none gives small ones.
+    if (pages == Pages::huge) madvise(bytes_.get(), rounded * alignment, MADV_HUGEPAGE);
+#endif
+    std::memset(bytes_.get(), 0, rounded * alignment);
     tensor_.struct_size = sizeof tensor_;
     tensor_.struct_version = DROPLESS_STRUCT_VERSION;
     tensor_.dtype = dtype;
@@ -36,25 +54,34 @@ class BenchTensor {
       tensor_.strides[i] = stride;
       stride *= shape[i];
     }
-    tensor_.data = bytes_.data();
+    tensor_.data = bytes_.get();
   }
   BenchTensor(const BenchTensor&) = delete;
   BenchTensor& operator=(const BenchTensor&) = delete;
 
-  [[nodiscard]] const dropless_tensor* tensor() const { return &tensor_; }
+  [[nodiscard]] const dropless_tensor* tensor() const {
+    return &tensor_;
+  }
   template <class T>
   [[nodiscard]] T* as() {
-    return reinterpret_cast<T*>(bytes_.data());
+    return reinterpret_cast<T*>(bytes_.get());
   }
-  [[nodiscard]] std::size_t bytes() const { return bytes_.size(); }
+  [[nodiscard]] std::size_t bytes() const {
+    return size_;
+  }
 
  private:
-  std::vector<std::byte> bytes_;
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  std::size_t size_;
+  std::unique_ptr<std::byte[], Free> bytes_;
   dropless_tensor tensor_{};
 };
 
-inline std::shared_ptr<BenchTensor> bench_tensor(dropless_dtype dtype, Shape shape) {
-  return std::make_shared<BenchTensor>(dtype, std::move(shape));
+inline std::shared_ptr<BenchTensor> bench_tensor(dropless_dtype dtype, Shape shape,
+                                                 Pages pages = Pages::as_given) {
+  return std::make_shared<BenchTensor>(dtype, std::move(shape), pages);
 }
 
 inline void fill_normal(BenchTensor& tensor, Random random) {

@@ -14,6 +14,7 @@
 #include "conformance/report/build_info.h"
 #include "conformance/report/machine.h"
 #include "conformance/runner/supervisor.h"
+#include "optimized/cpu/exchange/implementation.h"
 
 namespace dropless::conformance {
 namespace {
@@ -37,11 +38,21 @@ Json as_json(const std::vector<BenchResult>& results) {
                    {"rate", r.operation_rate},
                    {"peer_rate", r.peer_rate},
                    {"ratio", r.ratio},
+                   {"ratio_by_cpu_time", r.cpu_ratio},
                    {"spread", r.spread},
                    {"promised_ratio", r.target_ratio},
                    {"promised_rate", r.target_rate}});
   }
   return all;
+}
+
+// The CPU implementation declares the flat layout, and has the other one too.
+const dropless_implementation& expert_major_exchange() {
+  dropless_profile profile{};
+  profile.struct_size = sizeof profile;
+  profile.struct_version = DROPLESS_STRUCT_VERSION;
+  profile.dispatch_layout = DROPLESS_DISPATCH_EXPERT_MAJOR;
+  return *cpu::exchange::implementation(profile);
 }
 
 // A crash or a refusal of the library shows in a process of its own first.
@@ -82,7 +93,8 @@ void run_bench(const BenchWishes& wishes, Session& session) {
   probe(wishes, session);
   const LoadedImplementation loaded = load_implementation(wishes.implementation);
   std::vector<std::string> not_offered;
-  const auto all = comparisons(loaded.table(), threads, not_offered);
+  auto all = comparisons(loaded.table(), threads, not_offered);
+  if (wishes.implementation == "cpu") add_exchange(all, expert_major_exchange(), not_offered);
   const auto results = measure(all, options);
   if (results.empty()) {
     std::string names;

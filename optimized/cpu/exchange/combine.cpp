@@ -5,29 +5,11 @@
 // rows where they lie. It adds the ranks in ascending order: every transport gives the same bits.
 #include "optimized/cpu/exchange/operations.h"
 #include "optimized/cpu/exchange/rows.h"
-#include "optimized/cpu/values.h"
+#include "optimized/cpu/exchange/stream.h"
+#include "optimized/cpu/exchange/summing.h"
 
 namespace dropless::cpu::exchange {
 namespace {
-
-constexpr Index piece = 512;  // columns at a time
-
-DROPLESS_INLINE void add(const std::byte* from, dropless_dtype dtype, Index stride, Index n,
-                         const float* weight, float* sums) {
-  float values[piece];
-  load_run(from, dtype, stride, n, values);
-  if (weight != nullptr) {
-    for (Index i = 0; i < n; ++i) sums[i] += *weight * values[i];
-  } else {
-    for (Index i = 0; i < n; ++i) sums[i] += values[i];
-  }
-}
-
-// A rounding before the final one: to the type of the rows.
-DROPLESS_INLINE void round_to(dropless_dtype dtype, Index n, float* sums) {
-  if (dtype != DROPLESS_BF16) return;
-  for (Index i = 0; i < n; ++i) sums[i] = widen_bf16(round_bf16(sums[i]));
-}
 
 struct Returning {
   Handle& handle;
@@ -53,29 +35,37 @@ struct Returning {
   [[nodiscard]] Index wire_bytes() const { return y.shape[1] * (wire() == DROPLESS_FP32 ? 4 : 2); }
 };
 
+// Calls body(i, terms, those of i + 1) for i in [begin, end). make(i, terms) appends the terms of
+// i.
+template <class Make, class Body>
+void for_terms(Index begin, Index end, const Make& make, const Body& body) {
+  std::vector<Term> now, next;
+  if (begin < end) make(begin, now);
+  for (Index i = begin; i < end; ++i) {
+    next.clear();
+    if (i + 1 < end) make(i + 1, next);
+    body(i, now, next);
+    now.swap(next);
+  }
+}
+
 // Expert-major: the sum of each token's rows here, [tokens of the link, H] of the wire's type.
-Section sum_pairs(const Returning& r, Index source, Bytes& memory) {
+Section sum_pairs(const Returning& r, const RowSource& source_rows, Index source, Bytes& memory) {
   const Link& link = r.handle.plan.received[at(source)];
-  const LinkRows& rows = r.handle.plan.rows[at(source)];
-  const Index bytes = r.wire_bytes(), hidden = r.y.shape[1];
-  const dropless_dtype wire = r.wire();
-  const Index element = wire == DROPLESS_FP32 ? 4 : 2;
+  const Section pairs = source_rows.chosen(r.handle.plan.rows[at(source)].pair);
+  const Index bytes = r.wire_bytes();
+  const RowSum sum{r.rows.dtype, r.wire(), r.y.shape[1]};
   std::byte* to = memory.reserve(link.size() * bytes);
   parallel_ranges(r.threads, link.size(), rows_per_task(2 * bytes), [&](Index begin, Index end) {
-    with_simd([&]() DROPLESS_INLINE_LAMBDA {
-      float sums[piece];
-      for (Index i = begin; i < end; ++i) {
-        for (Index column = 0; column < hidden; column += piece) {
-          const Index n = std::min(piece, hidden - column);
-          for (Index c = 0; c < n; ++c) sums[c] = 0;
-          for (Index p = link.pairs_begin(i); p < link.pairs_end(i); ++p) {
-            const Index row = rows.pair[at(p)];
-            add(r.rows.at(row, column), r.rows.dtype, r.rows.inner_stride(), n,
-                r.weights ? &r.weights.as<float>(row) : nullptr, sums);
-          }
-          store_run(sums, n, to + i * bytes + column * element, wire, 1);
-        }
+    const auto make = [&](Index i, std::vector<Term>& terms) {
+      for (Index p = link.pairs_begin(i); p < link.pairs_end(i); ++p) {
+        const float weight = r.weights ? r.weights.as<float>(pairs.index[p]) : 1;
+        const bool last = p + 1 == link.pairs_end(i);
+        terms.push_back({pairs.row(p), weight, last, last});
       }
+    };
+    for_terms(begin, end, make, [&](Index i, const auto& terms, const auto& ahead) {
+      sum_rows(sum, terms, ahead, to + i * bytes);
     });
   });
   return {to, link.size(), bytes, bytes};
@@ -106,61 +96,55 @@ Section gather_weight_gradients(const Returning& r, Index source, Bytes& memory)
   return {reinterpret_cast<const std::byte*>(to), pairs, 4, 4};
 }
 
-// Columns of what a rank returned for one token: one row, or the sum of its pairs.
-DROPLESS_INLINE void add_returned(const Returning& r, const HomeEntry& entry,
-                                  const Round::Sections& from, Index column, Index n, float* sums) {
-  const dropless_dtype wire = r.wire();
-  const Index offset = column * (wire == DROPLESS_FP32 ? 4 : 2);
-  if (!r.pairs_travel()) {
-    add(from[0].row(entry.row) + offset, wire, 1, n, nullptr, sums);
-    return;
+// What the ranks returned for token t, in the order of plan.home.
+void add_returned(const Returning& r, const std::vector<Round::Sections>& sections, Index t,
+                  std::vector<Term>& terms) {
+  const Plan& plan = r.handle.plan;
+  const Group& g = r.handle.group;
+  const bool per_node = g.choices.rounding == DROPLESS_COMBINE_ROUNDS_PER_NODE;
+  const Index end = plan.home_begin[at(t + 1)];
+  for (Index h = plan.home_begin[at(t)]; h < end; ++h) {
+    const HomeEntry entry = plan.home[at(h)];
+    const Round::Sections& from = sections[at(entry.rank)];
+    if (!r.pairs_travel()) {
+      terms.push_back({from[0].row(entry.row)});
+    } else {
+      const Link& link = plan.sent[at(entry.rank)];
+      const auto* weights = reinterpret_cast<const float*>(from[1].data);
+      for (Index p = link.pairs_begin(entry.row); p < link.pairs_end(entry.row); ++p) {
+        terms.push_back({from[0].row(p), r.weights ? weights[p] : 1});
+      }
+    }
+    terms.back().ends_rank = true;
+    terms.back().ends_node =
+        !per_node || h + 1 == end ||
+        g.node_of_rank[at(entry.rank)] != g.node_of_rank[at(plan.home[at(h + 1)].rank)];
   }
-  const Link& link = r.handle.plan.sent[at(entry.rank)];
-  const auto* weights = reinterpret_cast<const float*>(from[1].data);
-  float of_rank[piece];
-  for (Index c = 0; c < n; ++c) of_rank[c] = 0;
-  for (Index p = link.pairs_begin(entry.row); p < link.pairs_end(entry.row); ++p) {
-    add(from[0].row(p) + offset, wire, 1, n, r.weights ? weights + p : nullptr, of_rank);
-  }
-  if (r.rounds_per_rank()) round_to(r.rows.dtype, n, of_rank);
-  for (Index c = 0; c < n; ++c) sums[c] += of_rank[c];
 }
 
 // y[t] = sum over the ranks that had the token, in ascending order; one more rounding per node
 // where that is declared.
 void sum_home(const Returning& r, const std::vector<Round::Sections>& sections) {
-  const Plan& plan = r.handle.plan;
-  const Group& g = r.handle.group;
-  const Index hidden = r.y.shape[1];
-  const bool per_node = g.choices.rounding == DROPLESS_COMBINE_ROUNDS_PER_NODE;
-  parallel_ranges(r.threads, plan.tokens, rows_per_task(hidden * 8), [&](Index begin, Index end) {
-    with_simd([&]() DROPLESS_INLINE_LAMBDA {
-      float sums[piece], of_node[piece];
-      for (Index t = begin; t < end; ++t) {
-        const HomeEntry* const first = plan.home.data() + plan.home_begin[at(t)];
-        const HomeEntry* const last = plan.home.data() + plan.home_begin[at(t + 1)];
-        for (Index column = 0; column < hidden; column += piece) {
-          const Index n = std::min(piece, hidden - column);
-          for (Index c = 0; c < n; ++c) sums[c] = 0;
-          for (const HomeEntry* entry = first; entry != last;) {
-            if (!per_node) {
-              add_returned(r, *entry, sections[at(entry->rank)], column, n, sums);
-              ++entry;
-              continue;
-            }
-            const std::int32_t node = g.node_of_rank[at(entry->rank)];
-            for (Index c = 0; c < n; ++c) of_node[c] = 0;
-            for (; entry != last && g.node_of_rank[at(entry->rank)] == node; ++entry) {
-              add_returned(r, *entry, sections[at(entry->rank)], column, n, of_node);
-            }
-            round_to(r.rows.dtype, n, of_node);
-            for (Index c = 0; c < n; ++c) sums[c] += of_node[c];
-          }
-          store_run(sums, n, r.y.at(t, column), r.y.dtype, r.y.inner_stride());
-        }
-      }
-    });
-  });
+  const Index hidden = r.y.shape[1], bytes = hidden * r.y.element;
+  const bool rounds = r.rows.dtype == DROPLESS_BF16;
+  RowSum sum{r.wire(), r.y.dtype, hidden};
+  sum.rounds_rank = rounds && r.pairs_travel() && r.rounds_per_rank();
+  sum.rounds_node = rounds && r.handle.group.choices.rounding == DROPLESS_COMBINE_ROUNDS_PER_NODE;
+  const bool dense = r.y.inner_stride() == 1;
+  const bool streams = dense && r.handle.plan.tokens * bytes >= streaming_bytes;
+  parallel_ranges(r.threads, r.handle.plan.tokens, rows_per_task(hidden * 8),
+                  [&](Index begin, Index end) {
+                    std::vector<std::byte> row(at(dense && !streams ? 0 : bytes));
+                    const auto make = [&](Index t, std::vector<Term>& terms) {
+                      add_returned(r, sections, t, terms);
+                    };
+                    for_terms(begin, end, make, [&](Index t, const auto& terms, const auto& ahead) {
+                      sum_rows(sum, terms, ahead, row.empty() ? r.y.at(t) : row.data());
+                      if (streams) stream_copy(r.y.at(t), row.data(), bytes);
+                      if (!dense) store_row(row.data(), r.y, t);
+                    });
+                    if (streams) finish_streaming();
+                  });
 }
 
 // Weight gradients in the source's k order, 0 for id -1 and for dropped pairs.
@@ -185,7 +169,7 @@ Round::Sections returned_to(const Returning& r, const RowSource& rows, Index sou
   const LinkRows& own = handle.plan.rows[at(source)];
   Round::Sections sections = {};
   if (r.sums_first()) {
-    sections[0] = sum_pairs(r, source, handle.scratch_of(source, 3));
+    sections[0] = sum_pairs(r, rows, source, handle.scratch_of(source, 3));
   } else if (r.pairs_travel()) {
     sections[0] = rows.chosen(own.pair);
     if (r.weights) sections[1] = gather_weights(r, source, handle.scratch_of(source, 2));
