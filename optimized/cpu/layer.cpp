@@ -147,6 +147,7 @@ LayerTrace run_layer(Call& call, const LayerProblem& p, bool backward_follows) {
     trace.arrived = dispatch_tokens(call, p, trace, codes_travel(p, backward_follows));
   }
   permute(call, p, trace);
+  if (trace.arrived && !p.places(DROPLESS_WEIGHTS_INPUT)) trace.arrived->forget_rows();
   const dropless_tensor* zones = trace.routed.offsets.get();
   const bool codes = trace.row_scales.get()->rank > 0;
   run_experts(call, p, p.gate_up(zones), p.down(zones),

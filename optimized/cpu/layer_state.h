@@ -20,6 +20,12 @@ struct Arrived {
   Buffer x, scales;     // [N,H], or codes with [N,S]
   Buffer ids, weights;  // [N,K] in the flat layout, [N,1] in the expert-major one; local ids
   Buffer counts;        // [L] pairs
+
+  // Once they are permuted, only their number is of interest.
+  void forget_rows() {
+    x = Buffer(x.get()->dtype, {x.get()->shape[0], 0});
+    scales = Buffer();
+  }
 };
 
 struct LayerTrace {
