@@ -44,9 +44,29 @@ std::map<std::string, std::vector<std::string>> needed(const FaultResults& resul
   return faults;
 }
 
-std::string reason_for(const Clause& clause) {
+// Faults whose report names the clause, by clause: another clause sees them too, as something else.
+std::map<std::string, std::vector<std::string>> named(const FaultResults& results) {
+  std::map<std::string, std::vector<std::string>> faults;
+  for (const Hunt& hunt : results.hunts) {
+    if (hunt.killer) faults[hunt.clause].push_back(hunt.fault.name);
+  }
+  return faults;
+}
+
+std::string list_of(const std::vector<std::string>& faults) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(faults.size(), shown); ++i) {
+    text += fmt::format("{}`{}`", i == 0 ? "" : ", ", faults[i]);
+  }
+  if (faults.size() > shown) text += fmt::format(" and {} more", faults.size() - shown);
+  return text;
+}
+
+std::string reason_for(const Clause& clause, const std::vector<std::string>& faults) {
   const auto found = clause_reasons().find(clause.id);
   if (found != clause_reasons().end()) return found->second;
+  if (!faults.empty())
+    return fmt::format("it is the name of what went wrong in {}", list_of(faults));
   return clause.kind == "required" ? "**none given**" : "a declared choice or setting";
 }
 
@@ -138,6 +158,7 @@ std::string clauses_markdown(const FaultResults& results) {
     throw UsageError("the table of clauses needs --clauses");
   }
   const auto faults = needed(results);
+  auto names = named(results);
   std::size_t all = 0, with = 0, required = 0, required_with = 0, only = 0;
   std::string table = "| clause | | only it sees | faults, or why it stays |\n|---|---|---|---|\n";
   for (const Clause& clause : clauses()) {
@@ -145,11 +166,8 @@ std::string clauses_markdown(const FaultResults& results) {
     const std::size_t count = found == faults.end() ? 0 : found->second.size();
     ++all, with += count > 0 ? 1 : 0, only += count;
     if (clause.kind == "required") ++required, required_with += count > 0 ? 1 : 0;
-    std::string cell = count == 0 ? reason_for(clause) : "";
-    for (std::size_t i = 0; i < std::min(count, shown); ++i) {
-      cell += fmt::format("{}`{}`", i == 0 ? "" : ", ", found->second[i]);
-    }
-    if (count > shown) cell += fmt::format(" and {} more", count - shown);
+    const std::string cell =
+        count == 0 ? reason_for(clause, names[clause.id]) : list_of(found->second);
     table += fmt::format("| {} | {} | {} | {} |\n", clause.id, clause.title, count, cell);
   }
   return fmt::format(
@@ -170,11 +188,12 @@ std::string elsewhere_markdown(const std::vector<FaultEntry>& faults) {
 }
 
 std::vector<std::string> unexplained_clauses(const FaultResults& results) {
-  const auto faults = needed(results);
+  const auto faults = needed(results), names = named(results);
   std::vector<std::string> unexplained;
   for (const Clause& clause : clauses()) {
     if (clause.kind != "required" || faults.contains(clause.id)) continue;
-    if (!clause_reasons().contains(clause.id)) unexplained.push_back(clause.id);
+    if (!names.contains(clause.id) && !clause_reasons().contains(clause.id))
+      unexplained.push_back(clause.id);
   }
   return unexplained;
 }
