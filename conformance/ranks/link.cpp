@@ -4,11 +4,14 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
+#include <ctime>
 
 namespace dropless::conformance {
 namespace {
@@ -21,10 +24,28 @@ int milliseconds_to(LinkClock::time_point deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left + 1, 0, 1000));
 }
 
+// A pipe has no MSG_NOSIGNAL: the signal is held back, and taken if it came.
+ssize_t write_to_pipe(int descriptor, const char* data, std::size_t size) {
+  sigset_t signals, before, pending;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGPIPE);
+  sigpending(&pending);
+  pthread_sigmask(SIG_BLOCK, &signals, &before);
+  const ssize_t count = write(descriptor, data, size);
+  const int error = errno;
+  if (count < 0 && error == EPIPE && sigismember(&pending, SIGPIPE) == 0) {
+    const timespec at_once{};
+    (void)sigtimedwait(&signals, nullptr, &at_once);
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = error;
+  return count;
+}
+
 // No SIGPIPE, whatever the process thinks of it.
 ssize_t write_quietly(int descriptor, const char* data, std::size_t size) {
   const ssize_t count = ::send(descriptor, data, size, MSG_NOSIGNAL);
-  return count < 0 && errno == ENOTSOCK ? write(descriptor, data, size) : count;
+  return count < 0 && errno == ENOTSOCK ? write_to_pipe(descriptor, data, size) : count;
 }
 
 }  // namespace

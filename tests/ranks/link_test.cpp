@@ -71,6 +71,19 @@ TEST(Link, Pipes) {
   EXPECT_TRUE(link.open());
 }
 
+// An agent that outlives its rank process writes to it once more.
+TEST(Link, APipeThatNobodyReadsIsNoSignal) {
+  int in[2], out[2];
+  ASSERT_EQ(pipe(in), 0);
+  ASSERT_EQ(pipe(out), 0);
+  Link link(in[0], out[1]);
+  close(out[0]);
+  link.send("into the void");  // the default of SIGPIPE would end this test
+  link.send("and again");
+  EXPECT_TRUE(link.open());  // for reading
+  close(in[1]);
+}
+
 TEST(Link, Hexadecimal) {
   const std::string bytes("\0\x7f\xff a", 5);
   EXPECT_EQ(hex_of(bytes), "007fff2061");
