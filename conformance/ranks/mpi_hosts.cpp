@@ -125,12 +125,14 @@ class MpiHosts : public RankHosts {
     LinkClock::time_point lost_at;
   };
 
-  // Open MPI leaves its segments behind when a rank dies at the wrong moment.
+  // Open MPI leaves its segments behind when a rank dies at the wrong moment, and the folder of the
+  // job when mpirun has to be ended by force.
   void use_shared_memory_of_our_own() {
     std::string pattern = "/dev/shm/dropless-mpi-XXXXXX";
     if (mkdtemp(pattern.data()) == nullptr) return;
     segments_ = pattern;
     setenv("OMPI_MCA_btl_vader_backing_directory", segments_.c_str(), 1);
+    setenv("OMPI_MCA_orte_local_tmpdir_base", segments_.c_str(), 1);
   }
 
   static std::string addresses() {
@@ -176,6 +178,7 @@ class MpiHosts : public RankHosts {
 
   // A broken link does not say how its process ended; mpirun does, in a moment.
   void tell_ends(bool over, std::vector<Heard>& heard) {
+    std::vector<int> ends;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       Rank& rank = ranks_[i];
       if (rank.told || (!over && !rank.lost)) continue;
@@ -183,7 +186,14 @@ class MpiHosts : public RankHosts {
                         LinkClock::now() - rank.lost_at < patience_with_mpirun;
       if (wait) continue;
       rank.told = true;
-      const int number = static_cast<int>(i);
+      ends.push_back(static_cast<int>(i));
+    }
+    // The one that mpirun names ended first. The others it has ended after that, by force where
+    // they were too slow to say so.
+    std::stable_sort(ends.begin(), ends.end(),
+                     [&](int a, int b) { return is_named(a) && !is_named(b); });
+    for (const int number : ends) {
+      const Rank& rank = ranks_[static_cast<std::size_t>(number)];
       if (over && !rank.link) {  // it never came
         heard.push_back({number, Heard::Kind::line, "u " + why_nobody_came()});
       }
@@ -191,14 +201,17 @@ class MpiHosts : public RankHosts {
     }
   }
 
+  [[nodiscard]] bool is_named(int rank) const {
+    return printed_.find(fmt::format("process rank {} ", rank)) != std::string::npos;
+  }
+
   // mpirun ends as the first rank did that ended badly: 128 + signal. Which one that was it prints.
   std::string end_by_mpirun(int rank) const {
     const int status = *mpirun_->ended();
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-    const bool named = printed_.find(fmt::format("process rank {} ", rank)) != std::string::npos;
     const int number_lost = static_cast<int>(std::count_if(
         ranks_.begin(), ranks_.end(), [](const Rank& one) { return one.lost && !one.terminated; }));
-    if (!named && number_lost != 1) return "lost";
+    if (!is_named(rank) && number_lost != 1) return "lost";
     if (code > 128) {
       const char* name = sigabbrev_np(code - 128);
       return name == nullptr ? fmt::format("signal {}", code - 128) : fmt::format("SIG{}", name);
