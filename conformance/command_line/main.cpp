@@ -27,12 +27,13 @@ void on_signal(int number) {
   session_of_process->interrupt = number;
 }
 
-// One line, whatever the message was made of.
+// One line, whatever the message was made of, in one piece: other ranks may write to the same
+// terminal.
 int complain(std::ostream& err, std::string message) {
   for (char& c : message) {
     if (c == '\n' || c == '\r') c = ' ';
   }
-  err << "dropless: " << message << '\n';
+  err << "dropless: " + message + '\n';
   return wrong_use;
 }
 
