@@ -110,6 +110,8 @@ void run_exact(CaseRun& run) {
   call.forward(false);
   run.judge().exact("LAYER-1d", "y", *call.y, expected);
   run.judge().exact("LAYER-1a", "ids", *call.ids, data.given_ids);
+  // The 64 outputs of a token are zero where relu2 meets a negative gate, for a quarter of them and
+  // more: it takes some tokens to say that few are, and that 50 differ.
   if (data.tokens >= 8) {
     run.judge().require(trust::share_of_zeros(expected) < 0.3, "few outputs are zero");
     run.judge().require(trust::distinct(expected) > 50, "outputs differ from each other");

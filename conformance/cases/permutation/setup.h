@@ -18,13 +18,20 @@ struct RoutedTokens {
   std::vector<Index> ids;
   reference::PermutePlan plan;
 
+  [[nodiscard]] Index real_rows() const;  // without padding, which shows nothing
   [[nodiscard]] Shape slots() const { return {tokens, top_k}; }
   [[nodiscard]] Shape token_rows() const { return {tokens, hidden}; }
   [[nodiscard]] Shape expert_rows() const { return {length, hidden}; }
 };
 
-// From the parameters model, divisor, tokens, load. A share of single pairs is left unrouted.
+// From the parameters model, divisor, tokens, load. A share of single pairs is left unrouted, but
+// not all of them.
 RoutedTokens routed_tokens(CaseRun& run, double missing = 0.05);
+
+// That results of so many elements of real rows vary: more than 8 distinct values, or fewer where
+// there are few. Rows of exact data draw from 14 values.
+void demand_variety(CaseRun& run, std::span<const double> results, Index elements,
+                    std::string_view what);
 
 // The plan as inputs of the later operations. The tail of `source` holds ids that look valid:
 // whoever reads beyond offsets[E] is seen.
