@@ -21,11 +21,25 @@ constexpr double most_work = 20000;  // us; most cases are far below
 constexpr int tries = 48;
 constexpr int rounds = 3;
 constexpr Index small_size = 8;
+constexpr Index few_ranks = 4, most_ranks = 8;  // threads of one process
+constexpr Index longest_delay = 5;              // milliseconds
 constexpr Index last_seed = 999999;
 
-constexpr std::array<Index, 28> edges = {0,   1,   2,   3,   15,  16,   17,   31,  32,  33,
-                                         48,  63,  64,  65,  127, 128,  129,  255, 256, 200,
-                                         257, 511, 512, 513, 600, 1023, 1024, 1025};
+constexpr std::array<Index, 40> edges = {
+    0,    1,    2,    3,    15,   16,   17,   31,   32,    33,    48,    63,   64,   65,
+    127,  128,  129,  255,  256,  200,  257,  511,  512,   513,   600,   1023, 1024, 1025,
+    2047, 2048, 2049, 4095, 4096, 4097, 8192, 8193, 16385, 32767, 32768, 32769};
+
+// What the sizes of a case may reach: one of them further than the others, or all alike.
+struct Caps {
+  Index most = largest_size;
+  std::string far = {};  // this parameter alone may reach `most`, where it is not empty
+  Index others = largest_size;
+
+  [[nodiscard]] Index of(std::string_view parameter) const {
+    return far.empty() || parameter == far ? most : std::min(most, others);
+  }
+};
 
 // Inside rc::gen::exec: picks that RapidCheck records.
 Index pick(Index least, Index most) {
@@ -103,26 +117,32 @@ void pick_load(const Family& family, const Parameter& parameter, Values& values,
   set_value(values, "rows", std::to_string(std::max(sum_of_list(list), rows->least)));
 }
 
-std::string pick_value(const Parameter& parameter, Index cap) {
+std::string pick_value(const Parameter& parameter, const Caps& caps) {
   if (!parameter.words.empty()) return *rc::gen::elementOf(parameter.words);
+  const auto at_most = [&](Index most) {
+    return std::to_string(pick(parameter.least, std::min(parameter.most, most)));
+  };
+  if (parameter.name == "ranks") return at_most(chance(80) ? few_ranks : most_ranks);
+  if (parameter.name == "delay") return at_most(longest_delay);
   if (parameter.name == "seed") {
     return std::to_string(pick(parameter.least, std::min(parameter.most, last_seed)));
   }
-  return std::to_string(is_size(parameter.name) ? pick_size(parameter, cap)
+  return std::to_string(is_size(parameter.name) ? pick_size(parameter, caps.of(parameter.name))
                                                 : pick_integer(parameter));
 }
 
-CaseId pick_case(const Family& family, Index cap) {
+CaseId pick_case(const Family& family, const Caps& caps) {
   Values values;
   for (const Parameter& parameter : family.parameters) {
-    values.emplace_back(parameter.name, pick_value(parameter, cap));
+    values.emplace_back(parameter.name, pick_value(parameter, caps));
   }
   for (const Parameter& parameter : family.parameters) {  // what depends on the others
     if (parameter.name == "divisor") {
-      set_value(values, "divisor", std::to_string(pick_divisor(parameter, values, cap)));
+      set_value(values, "divisor",
+                std::to_string(pick_divisor(parameter, values, caps.of("divisor"))));
     }
     if (parameter.longest > 0 && chance(parameter.words.empty() ? 100 : 40)) {
-      pick_load(family, parameter, values, cap);
+      pick_load(family, parameter, values, caps.of("rows"));
     }
   }
   if (find_value(values, "seed") == nullptr) {
@@ -155,12 +175,21 @@ CaseId walk_from(const Family& family, CaseId id) {
   for (int round = 0; round < rounds; ++round) {
     for (const Parameter& parameter : family.parameters) {
       CaseId other = id;
-      const CaseId drawn = pick_case(family, small_size);
+      const CaseId drawn = pick_case(family, {small_size});
       set_value(other.values, parameter.name, *find_value(drawn.values, parameter.name));
       if (fits(family, other, std::max(work_of(id), most_work))) id = std::move(other);
     }
   }
   return id;
+}
+
+// One of the sizes of a family; empty where it has none.
+std::string pick_far(const Family& family) {
+  std::vector<std::string> all;
+  for (const Parameter& parameter : family.parameters) {
+    if (is_size(parameter.name)) all.push_back(parameter.name);
+  }
+  return all.empty() ? "" : *rc::gen::elementOf(all);
 }
 
 CaseId draw(const std::vector<const Family*>& families) {
@@ -171,15 +200,19 @@ CaseId draw(const std::vector<const Family*>& families) {
   while (place >= weight_of(*families[chosen])) place -= weight_of(*families[chosen++]);
   const Family& family = *families[chosen];
   // Now and then a heavy case: with many experts, which a layer of a published model has whatever
-  // its widths, or long in one direction, beyond whatever fits a block of an implementation.
-  const Index kind = pick(0, 49);
-  const bool many_experts = kind < 2, is_long = kind == 2;
-  Index cap = many_experts ? small_size : is_long ? longest_size : largest_size;
+  // its widths; long in one direction, beyond whatever fits a block of an implementation; and
+  // rarely beyond what 16 bits count.
+  const Index kind = pick(0, 199);
+  const bool many_experts = kind < 8;
+  Caps caps;
+  if (many_experts) caps.most = small_size;
+  if (kind >= 8 && kind < 12) caps = {longest_size, pick_far(family), 64};
+  if (kind == 12) caps = {beyond_16_bits, pick_far(family), small_size};
   for (int i = 0; i < tries; ++i) {
-    CaseId id = pick_case(family, cap);
-    const double limit = most_work * (many_experts ? 16 : i < tries / 2 ? 1 : 4);
+    CaseId id = pick_case(family, caps);
+    const double limit = most_work * (many_experts ? 16 : kind == 12 || i >= tries / 2 ? 4 : 1);
     if (fits(family, id, limit)) return id;
-    if (work_of(id) > limit) cap = std::max<Index>(cap * 3 / 4, small_size);
+    if (work_of(id) > limit) caps.most = std::max<Index>(caps.most * 3 / 4, small_size);
   }
   return walk_from(family, selected_case(family));
 }

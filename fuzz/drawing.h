@@ -9,8 +9,9 @@
 //
 // Sizes gather at the edges of tiles (0, 1, 2, 15..17, 31..33, ... 255, 256); loads are every word
 // of the taxonomy and, in two of five cases, a vector of its own; words are equally likely; widths
-// come from published models, divided until they are at most 256. One case in fifty goes up to
-// 1100, two in fifty have as many experts as a published model.
+// come from published models, divided until they are at most 256. In one case of fifty one size
+// goes up to 2100, in one of two hundred up to 33000, and two in fifty have as many experts as a
+// published model.
 #pragma once
 
 #include <rapidcheck.h>

@@ -12,8 +12,8 @@
 
 namespace dropless::fuzz {
 
-// All but those of several ranks, when neither stages nor families are named. Throws
-// conformance::UsageError: an unknown stage or family, or none left.
+// All but those of several ranks that take long or wait on purpose, when neither stages nor
+// families are named. Throws conformance::UsageError: an unknown stage or family, or none left.
 std::vector<const Family*> families_of(const conformance::FuzzPlan& plan);
 
 // The outcomes in the order of the cases; the same case may occur twice.

@@ -18,6 +18,9 @@ constexpr std::array<std::string_view, 11> sizes = {
 // Sizes that some families settle themselves.
 void settle_fixed(const CaseId& id, Shape& shape) {
   if (id.family == "layer.exact") shape.hidden = 64, shape.intermediate = 32;
+  for (const char* plan : {"plan", "capacity", "changed_ids", "plan_repeat"}) {  // no rows at all
+    if (id.family == std::string("permutation.") + plan) shape.hidden = 1, shape.intermediate = 2;
+  }
   if (id.family == "grouped_gemm.nothing") shape.tokens *= shape.experts;  // rows of each expert
   const bool router = id.family.starts_with("routing.") || id.family.starts_with("losses.");
   if (router && find_value(id.values, "tokens") == nullptr) shape.tokens = 100;
@@ -107,7 +110,14 @@ double work_of(const CaseId& id) {
     const bool wgrad = id.family == "grouped_gemm.wgrad" || (product && *product == "wgrad");
     return (wgrad ? 0.8 : 0.2) * matrices + 0.003 * products + 0.5 * rows * (h + i);
   }
-  return 0.3 * rows * (h + i) + 0.5 * t * e;
+  if (const Index ranks = integer_of(id, "ranks", 0); ranks > 0) {
+    // Every rank has room for the worst case, which is poisoned and judged, and waits for others.
+    const auto r = static_cast<double>(ranks);
+    const double slots = std::min(static_cast<double>(shape.top_k), e / r + 1);
+    return 500 * r + 0.1 * r * r * t * slots * (h + i);
+  }
+  const bool scores = stage == "routing" || stage == "losses";
+  return 0.3 * rows * (h + i) + (scores ? 0.5 * t * e : 0);
 }
 
 }  // namespace dropless::fuzz

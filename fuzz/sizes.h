@@ -15,8 +15,9 @@ using conformance::Family;
 using conformance::Values;
 using Index = std::int64_t;
 
-// Nothing drawn is larger, except where a family demands it, and in one of fifty cases.
-inline constexpr Index largest_size = 256, longest_size = 1100;
+// Nothing drawn is larger than the first, except where a family demands it, in one of fifty cases
+// one size up to the second, and in one of two hundred one up to the third.
+inline constexpr Index largest_size = 256, longest_size = 2100, beyond_16_bits = 33000;
 
 // 1 where a case does not say; widths after division.
 struct Shape {
