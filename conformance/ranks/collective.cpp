@@ -112,10 +112,23 @@ void Collective::take_verdict(int rank, const std::string& text) {
 }
 
 void Collective::ended(int rank, const std::string& how) {
-  if (of(rank).terminated || of(rank).verdict) return;
+  if (of(rank).verdict) return;
+  if (record_.may_end(rank)) return end_as_wanted(rank);
+  if (of(rank).terminated) return;
   lose(rank, how.starts_with("exit")
                  ? fmt::format("ended its process with {} {}", how, record_.where_is(rank))
                  : fmt::format("died ({}) {}", how, record_.where_is(rank)));
+}
+
+void Collective::end_as_wanted(int rank) {
+  wanted_end_ = true;
+  Verdict verdict;
+  verdict.checks = 1;
+  verdict.seconds = seconds();
+  record_.hear(
+      announcement_of_rank(rank, static_cast<int>(ranks_.size()), departure_text(verdict)));
+  of(rank).verdict = std::move(verdict);
+  left(rank);
 }
 
 void Collective::lose(int rank, const std::string& reason) {
@@ -185,7 +198,7 @@ Verdict Collective::verdict() const {
   std::vector<Verdict> verdicts;
   bool complete = true;
   for (const Rank& rank : ranks_) {
-    complete = complete && rank.verdict.has_value();
+    complete = complete && (rank.verdict || (wanted_end_ && rank.terminated));
     verdicts.push_back(rank.verdict.value_or(Verdict{Status::pass, "", {}, 0, 0, {}, 0}));
   }
   Verdict all = merged(verdicts);

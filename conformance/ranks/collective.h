@@ -40,6 +40,7 @@ class Collective {
   void take_gathering(int rank, const std::string& text);
   void take_verdict(int rank, const std::string& text);
   void ended(int rank, const std::string& how);
+  void end_as_wanted(int rank);
   void lose(int rank, const std::string& reason);
   void left(int rank);
   void break_gathering();
@@ -61,6 +62,7 @@ class Collective {
   };
   std::map<int, Part> gathering_;  // by rank
   bool somebody_left_ = false, grace_ = false;
+  bool wanted_end_ = false;  // a rank has ended as the case wants it
 };
 
 }  // namespace dropless::conformance

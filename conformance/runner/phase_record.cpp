@@ -62,6 +62,10 @@ void PhaseRecord::hear(std::string_view announcement) {
     place.order = ++departures_;
     return;
   }
+  if (announcement.starts_with('~')) {
+    place.end_inside = fmt::format(" {} ", announcement.substr(1));
+    return;
+  }
   place.inside = !announcement.empty();
   if (place.inside) place.calls.emplace_back(announcement);
 }
@@ -121,6 +125,20 @@ std::string PhaseRecord::where_others_are(int rank) const {
 std::string PhaseRecord::where_is(int rank) const {
   const auto found = places_.find(rank);
   return found == places_.end() ? Place{}.text() : found->second.text();
+}
+
+bool PhaseRecord::Place::may_end() const {
+  return inside && !left && end_inside.find(" " + operation() + " ") != std::string::npos;
+}
+
+bool PhaseRecord::may_end(int rank) const {
+  const auto found = places_.find(rank);
+  return found != places_.end() && found->second.may_end();
+}
+
+bool PhaseRecord::may_end() const {
+  return std::any_of(places_.begin(), places_.end(),
+                     [](const auto& entry) { return entry.second.may_end(); });
 }
 
 std::optional<PhaseRecord::Departure> PhaseRecord::departure() const {

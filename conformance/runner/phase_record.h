@@ -3,7 +3,8 @@
 // which rank the others wait for.
 //
 // Announcements: "quantize" entered, "" left; of a rank: "@2/4 exchange_plan", "@2/4 ", and, once
-// the rank has left the case, "@2/4 !fail reason".
+// the rank has left the case, "@2/4 !fail reason". "~exchange_plan exchange_dispatch": its process
+// may end inside these.
 #pragma once
 
 #include <chrono>
@@ -45,6 +46,10 @@ class PhaseRecord {
   // The same of one rank: "inside exchange_plan".
   [[nodiscard]] std::string where_is(int rank) const;
   [[nodiscard]] Blame blame() const;
+  // Whether the end of this rank's process, or of the process of all of them, is what the case asks
+  // for.
+  [[nodiscard]] bool may_end(int rank) const;
+  [[nodiscard]] bool may_end() const;
   // The first rank that left the case with neither pass nor not_supported: whoever is still in it
   // waits in vain.
   struct Departure {
@@ -57,6 +62,7 @@ class PhaseRecord {
  private:
   struct Place {
     std::vector<std::string> calls;  // operations entered so far
+    std::string end_inside;          // operations, each after a space
     bool inside = false;
     std::optional<Status> left;  // the case
     std::string reason;
@@ -65,6 +71,7 @@ class PhaseRecord {
     std::chrono::steady_clock::time_point since;
     [[nodiscard]] std::string operation() const { return calls.empty() ? "" : calls.back(); }
     [[nodiscard]] std::string text() const;
+    [[nodiscard]] bool may_end() const;
     // Counts what was entered and left; a rank that has left the case is ahead of all others.
     [[nodiscard]] std::int64_t progress() const;
     [[nodiscard]] std::optional<std::string> call(std::size_t index) const;

@@ -126,10 +126,10 @@ class Run {
       case Slot::Event::lost:
         if (place.slot.busy()) {
           settle(place, place.slot.verdict());
-        } else {
-          if (!place.slot.idle()) note_failed_start(place.slot.complaint());
-          place.slot.stop();
+        } else if (!place.slot.idle()) {
+          note_failed_start(place.slot.complaint());
         }
+        place.slot.stop();
         return;
     }
   }

@@ -49,5 +49,24 @@ TEST(PhaseRecord, AllAtTheSamePlace) {
   EXPECT_EQ(record.where(), "ranks 0, 1 inside exchange_open");
 }
 
+// EXCHANGE-10b: only who has announced it, only inside the operations that it named.
+TEST(PhaseRecord, AnEndThatTheCaseAsksFor) {
+  PhaseRecord record;
+  record.hear("@0/2 exchange_plan");
+  record.hear("@0/2 ");
+  EXPECT_FALSE(record.may_end());
+  record.hear("@0/2 ~exchange_plan exchange_dispatch");
+  EXPECT_FALSE(record.may_end(0));
+  record.hear("@0/2 exchange_dispatch");
+  record.hear("@1/2 exchange_dispatch");
+  EXPECT_TRUE(record.may_end());
+  EXPECT_TRUE(record.may_end(0));
+  EXPECT_FALSE(record.may_end(1));
+  EXPECT_EQ(record.where_is(0), "inside exchange_dispatch");
+  record.hear("@0/2 ");
+  record.hear("@0/2 exchange_combine");
+  EXPECT_FALSE(record.may_end());
+}
+
 }  // namespace
 }  // namespace dropless::conformance
