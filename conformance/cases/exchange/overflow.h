@@ -13,6 +13,10 @@ void prepare_overflow(World& world);
 const Routing& routing_with_demand(World& world, const std::string& room);
 std::string overflow_objection(const Values& values);
 
+// Policy trap: the plan that overflows, or its dispatch, ends the process of the fullest rank; the
+// others end as well or are told that they have lost it.
+void run_trap(World& world, RankHandle& handle, const Routing& routing);
+
 [[nodiscard]] bool is_refusal(dropless_status status);
 void judge_untouched(World& world, std::string_view clause, std::string_view what,
                      const Buffer& got);
