@@ -109,6 +109,41 @@ std::vector<std::vector<Index>> rows_of_tokens(const LayerCall& call) {
   return rows;
 }
 
+// Error of the sum of a token's rows. Over ranks it is a combine, with the declared roundings of
+// partial sums (EXCHANGE-6c); flat rows of a system that rounds once per node are themselves sums
+// of a rank in the format of the rows.
+double row_sum_error(const LayerCall& call, Index rows, double gauge) {
+  const double plain = sum(rows, gauge);
+  if (!call.over_ranks) return plain;
+  const int layout = call.profile.dispatch_layout;
+  const bool flat = layout == DROPLESS_DISPATCH_FLAT || layout == DROPLESS_DISPATCH_UNORDERED_FLAT;
+  double error = combine(call.profile, call.storage, rows, gauge);
+  if (flat && call.profile.combine_rounding == DROPLESS_COMBINE_ROUNDS_PER_NODE) {
+    error += combine(call.profile, call.storage, rows, gauge + error) - plain;
+  }
+  return error;
+}
+
+// LAYER-4d: where the combine adds expert-major rows as they are, a late weight multiplies the row
+// before it, and the product is a tensor of the layer's type.
+bool weighted_rows_are_stored(const LayerCall& call) {
+  const int layout = call.profile.dispatch_layout;
+  return call.over_ranks && call.settings.weight_placement == DROPLESS_WEIGHTS_LATE &&
+         layout != DROPLESS_DISPATCH_FLAT && layout != DROPLESS_DISPATCH_UNORDERED_FLAT &&
+         call.profile.combine_weighting == DROPLESS_COMBINE_UNWEIGHTED;
+}
+
+// x[row,h] * weight of the row.
+Approximate weighted_rows(const LayerCall& call, const Approximate& x,
+                          const Approximate& row_weights) {
+  Approximate out(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    set(out, i, at(row_weights, i / static_cast<std::size_t>(call.model.hidden)) * at(x, i));
+  }
+  maybe_store(call.storage, out);
+  return out;
+}
+
 // sum over a token's rows of factor(row) * x[row,h], in fp32.
 template <class Factor>
 Approximate sum_rows(const LayerCall& call, const Approximate& x, Factor factor) {
@@ -124,7 +159,7 @@ Approximate sum_rows(const LayerCall& call, const Approximate& x, Factor factor)
         total = total + term;
         gauge += std::abs(term.value) + term.error;
       }
-      total.error += sum(static_cast<Index>(rows[t].size()), gauge);
+      total.error += row_sum_error(call, static_cast<Index>(rows[t].size()), gauge);
       set(out, t * static_cast<std::size_t>(hidden) + h, total);
     }
   }
@@ -191,9 +226,14 @@ LayerForward layer_forward(const LayerCall& call) {
   const bool early = call.settings.weight_placement == DROPLESS_WEIGHTS_EARLY;
   const bool late = call.settings.weight_placement == DROPLESS_WEIGHTS_LATE;
   f.routed = experts_forward(routed_experts(call), f.rows, early ? row_weights : Approximate());
-  f.y = sum_rows(call, f.routed.out, [&](Index r) {
-    return late ? at(row_weights, static_cast<std::size_t>(r)) : Near{1, 0};
-  });
+  const auto unweighted = [](Index) { return Near{1, 0}; };
+  if (weighted_rows_are_stored(call)) {
+    f.y = sum_rows(call, weighted_rows(call, f.routed.out, row_weights), unweighted);
+  } else {
+    f.y = sum_rows(call, f.routed.out, [&](Index r) {
+      return late ? at(row_weights, static_cast<std::size_t>(r)) : Near{1, 0};
+    });
+  }
   if (call.model.shared_intermediate == 0) return f;
 
   const SharedGroup group(call.tokens);

@@ -48,6 +48,8 @@ struct LayerCall {
   dropless_dtype storage = DROPLESS_FP32;
   // Formats of x and router weight, whichever is wider.
   Operands router_operands = Operands::fp32;
+  // The layer's experts are spread over ranks: "Over ranks" in derivations.md.
+  bool over_ranks = false;
 };
 
 // The values of one set of experts (routed, or the shared one).

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "conformance/cases/data.h"
+#include "conformance/cases/layer/over_ranks.h"
 #include "conformance/cases/layer/setup.h"
 #include "conformance/cases/loads.h"
 #include "conformance/cases/routing/setup.h"
@@ -64,10 +65,10 @@ reference::LayerParameters LayerData::parameters() const {
   return p;
 }
 
-void fill_layer(CaseRun& run, LayerData& data) {
+void fill_layer(const CaseRun& run, LayerData& data, Index tokens) {
   const Model model = scaled(run.model(), run.integer("divisor"));
   Random random = run.random("layer");
-  data.tokens = run.integer("tokens");
+  data.tokens = tokens < 0 ? run.integer("tokens") : tokens;
   data.dtype = run.word("dtype") == "fp32" ? DROPLESS_FP32 : DROPLESS_BF16;
   data.hidden = model.hidden, data.intermediate = model.intermediate;
   data.shared_intermediate = model.shared_intermediate;
@@ -103,6 +104,9 @@ void add_layer(Registry& registry) {
   add_layer_exact(registry);
   add_layer_stages(registry);
   add_layer_state(registry);
+  add_layer_over_ranks(registry);
+  add_layer_over_ranks_exact(registry);
+  add_layer_over_ranks_refusals(registry);
 }
 
 }  // namespace dropless::conformance

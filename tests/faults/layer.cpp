@@ -369,6 +369,7 @@ void add_layer(std::vector<Fault>& faults) {
   add_recipe(faults);
   add_layer_backward(faults);
   add_layer_elsewhere(faults);
+  add_layer_over_ranks(faults);
 }
 
 }  // namespace dropless::faults

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/tolerances/measure/judged_layer.h"
+#include "tolerances/interval.h"
 
 namespace dropless::tolerances {
 namespace {
@@ -51,6 +52,68 @@ TEST(LayerBound, NoTokens) {
   EXPECT_EQ(layer.forward.y.size(), 0u);
   for (const double error : layer.backward.gate_up.error) EXPECT_EQ(error, 0);
   for (const double error : layer.backward.router_weight.error) EXPECT_EQ(error, 0);
+}
+
+// ---- over ranks ("Over ranks" in derivations.md)
+
+LayerForward forward_over_ranks(const LayerKind& setup, const JudgedLayer& layer,
+                                const dropless_profile& profile, bool over_ranks) {
+  const auto& trace = layer.reference.trace;
+  const LayerCall call{
+      layer.data.settings, profile,
+      layer.data.model(),  {trace.routing.ids, trace.offsets, trace.counts, trace.source},
+      layer.data.tokens,   layer.data.x,
+      setup.storage,       setup.storage == DROPLESS_FP32 ? Operands::fp32 : Operands::bf16,
+      over_ranks};
+  return layer_forward(call);
+}
+
+TEST(LayerBound, RanksAloneAddNothing) {
+  const LayerKind& setup = layer_kinds()[3];
+  const JudgedLayer layer(setup, 3);
+  dropless_profile profile = layer.data.profile;
+  profile.dispatch_layout = DROPLESS_DISPATCH_FLAT;
+  EXPECT_EQ(forward_over_ranks(setup, layer, profile, true).y.error,
+            forward_over_ranks(setup, layer, profile, false).y.error);
+  profile.combine_rounding = DROPLESS_COMBINE_ROUNDS_PER_RANK;
+  EXPECT_EQ(forward_over_ranks(setup, layer, profile, false).y.error, layer.forward.y.error);
+}
+
+// Experts below E / 2 are on one rank, the others on the other; the shared expert is left out.
+TEST(LayerBound, DeclaredRoundingsOfRanksAddLittleMoreThanTheyDo) {
+  LayerKind setup = layer_kinds()[3];
+  setup.shape.shared_intermediate = 0;
+  const JudgedLayer layer(setup, 4);
+  const auto& trace = layer.reference.trace;
+  dropless_profile profile = layer.data.profile;
+  profile.dispatch_layout = DROPLESS_DISPATCH_FLAT;
+  const auto plain = forward_over_ranks(setup, layer, profile, true);
+  profile.combine_rounding = DROPLESS_COMBINE_ROUNDS_PER_RANK;
+  const auto declared = forward_over_ranks(setup, layer, profile, true);
+  const Index hidden = setup.shape.hidden, half = setup.shape.num_experts / 2;
+  Doubles sums[2] = {Doubles(layer.reference.y.size(), 0.0),
+                     Doubles(layer.reference.y.size(), 0.0)};
+  for (std::size_t r = 0; r < trace.source.size(); ++r) {
+    const Index pair = trace.source[r];
+    if (pair < 0) continue;
+    const auto p = static_cast<std::size_t>(pair);
+    for (Index h = 0; h < hidden; ++h) {
+      const auto to = static_cast<std::size_t>(pair / layer.data.route.top_k * hidden + h);
+      sums[trace.routing.ids[p] < half ? 0 : 1][to] +=
+          trace.routing.weights[p] *
+          trace.expert_out[r * static_cast<std::size_t>(hidden) + static_cast<std::size_t>(h)];
+    }
+  }
+  double done = 0, added = 0;
+  for (std::size_t i = 0; i < layer.reference.y.size(); ++i) {
+    const double y = round_to(DROPLESS_BF16, sums[0][i]) + round_to(DROPLESS_BF16, sums[1][i]);
+    EXPECT_LE(std::abs(y - layer.reference.y[i]), declared.y.error[i]) << i;
+    EXPECT_GT(declared.y.error[i], plain.y.error[i]) << i;
+    added += declared.y.error[i] - plain.y.error[i];
+    for (const Doubles& sum : sums) done += 0.5 * ulp(DROPLESS_BF16, sum[i]);
+  }
+  EXPECT_LT(added, 2.5 * done) << "of the worst that one rounding does";
+  EXPECT_GT(added, done);
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ Buffer& LayerCall::parameter(const char* name, dropless_dtype dtype, Shape shape
 
 LayerCall::LayerCall(CaseRun& run, const LayerData& data)
     : settings(data.settings), run_(run), data_(data) {
-  const Index e = data.experts(), h = data.hidden, i = data.intermediate;
+  const Index e = data.experts(), l = data.held_experts();
+  const Index h = data.hidden, i = data.intermediate;
   const Index s = data.shared_intermediate, rows = data.gate_up_rows(i);
   const dropless_dtype d = data.dtype;
   parameters_ = make_args<dropless_layer_parameters>();
@@ -25,10 +26,10 @@ LayerCall::LayerCall(CaseRun& run, const LayerData& data)
   parameters_.router_bias = given("router_bias", DROPLESS_FP32, {e}, data.router_bias);
   parameters_.expert_bias = given("expert_bias", DROPLESS_FP32, {e}, data.expert_bias);
   parameters_.expert_scale = given("expert_scale", DROPLESS_FP32, {e}, data.expert_scale);
-  parameters_.gate_up = given("gate_up", d, {e, rows, h}, data.gate_up);
-  parameters_.gate_up_bias = given("gate_up_bias", d, {e, rows}, data.gate_up_bias);
-  parameters_.down = given("down", d, {e, h, i}, data.down);
-  parameters_.down_bias = given("down_bias", d, {e, h}, data.down_bias);
+  parameters_.gate_up = given("gate_up", d, {l, rows, h}, data.gate_up);
+  parameters_.gate_up_bias = given("gate_up_bias", d, {l, rows}, data.gate_up_bias);
+  parameters_.down = given("down", d, {l, h, i}, data.down);
+  parameters_.down_bias = given("down_bias", d, {l, h}, data.down_bias);
   parameters_.shared_gate_up =
       given("shared_gate_up", d, {data.gate_up_rows(s), h}, data.shared_gate_up);
   parameters_.shared_down = given("shared_down", d, {h, s}, data.shared_down);
@@ -39,13 +40,14 @@ LayerCall::LayerCall(CaseRun& run, const LayerData& data)
   args_ = make_args<dropless_layer_args>();
   args_.settings = &settings;
   args_.parameters = &parameters_;
+  args_.exchange = data.exchange;
   args_.x = buffers.input("x", d, {t, h}, data.x).tensor();
   if (!data.mask.empty()) {
     args_.token_mask =
         buffers.input("token_mask", DROPLESS_U8, {t}, std::span<const std::uint8_t>(data.mask))
             .tensor();
   }
-  if (!data.given_ids.empty()) {
+  if (!data.given_ids.empty() || data.ids_are_given) {
     args_.given_ids = buffers.input("given_ids", DROPLESS_I32, {t, k}, data.given_ids).tensor();
   }
   y = &buffers.output("y", d, {t, h});
@@ -61,7 +63,8 @@ void LayerCall::forward(bool keep) {
 }
 
 void LayerCall::backward(std::span<const double> d_y, bool use_saved) {
-  const Index e = data_.experts(), h = data_.hidden, i = data_.intermediate;
+  const Index e = data_.experts(), l = data_.held_experts();
+  const Index h = data_.hidden, i = data_.intermediate;
   const Index s = data_.shared_intermediate, rows = data_.gate_up_rows(i);
   Buffers& buffers = run_.buffers();
   if (gradients.empty()) {
@@ -73,10 +76,10 @@ void LayerCall::backward(std::span<const double> d_y, bool use_saved) {
     add("d_router_weight", parameters_.router_weight, {e, h}, 0);
     add("d_router_bias", parameters_.router_bias, {e}, 0);
     add("d_expert_scale", parameters_.expert_scale, {e}, 1);
-    add("d_gate_up", parameters_.gate_up, {e, rows, h}, rows * h);
-    add("d_gate_up_bias", parameters_.gate_up_bias, {e, rows}, rows);
-    add("d_down", parameters_.down, {e, h, i}, h * i);
-    add("d_down_bias", parameters_.down_bias, {e, h}, h);
+    add("d_gate_up", parameters_.gate_up, {l, rows, h}, rows * h);
+    add("d_gate_up_bias", parameters_.gate_up_bias, {l, rows}, rows);
+    add("d_down", parameters_.down, {l, h, i}, h * i);
+    add("d_down_bias", parameters_.down_bias, {l, h}, h);
     add("d_shared_gate_up", parameters_.shared_gate_up, {data_.gate_up_rows(s), h}, 0);
     add("d_shared_down", parameters_.shared_down, {h, s}, 0);
     add("d_shared_gate", parameters_.shared_gate, {1, h}, 0);
@@ -112,13 +115,13 @@ void LayerCall::backward(std::span<const double> d_y, bool use_saved) {
   }
 }
 
-void LayerCall::refused_forward(std::string_view why,
+void LayerCall::refused_forward(std::string_view why, std::string_view clause,
                                 const std::function<void(Forward&, Parameters&)>& to) {
   Parameters parameters = parameters_;
   Forward args = args_;
   args.parameters = &parameters;
   to(args, parameters);
-  run_.refused("GENERAL-3", why, "layer_forward", run_.implementation().layer_forward, args);
+  run_.refused(clause, why, "layer_forward", run_.implementation().layer_forward, args);
 }
 
 void LayerCall::release() {

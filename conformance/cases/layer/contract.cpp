@@ -186,7 +186,7 @@ void run_refusals(CaseRun& run) {
     dropless_tensor tensor{};
     Layer settings = call.settings;
     Route route = data.route;
-    call.refused_forward(refusal.why, [&](Forward& a, Parameters& p) {
+    call.refused_forward(refusal.why, "GENERAL-3", [&](Forward& a, Parameters& p) {
       refusal.change(a, p, tensor, settings, route);
     });
   }

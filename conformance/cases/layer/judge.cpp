@@ -50,7 +50,8 @@ BoundInputs bound_inputs(const CaseRun& run, const LayerData& data, const Replay
            data.tokens,
            data.x,
            data.dtype,
-           tolerances::Operands::fp32}};
+           tolerances::Operands::fp32,
+           data.over_ranks}};
 }
 
 // Tokens whose set of experts cannot change when every logit moves by its error: the smallest gap
@@ -153,11 +154,15 @@ Replay judge_routing(CaseRun& run, const LayerData& data, const LayerCall& call)
     if (id >= 0) ++counts[at(id)];
   }
   judge.exact("LAYER-1a", "tokens_per_expert", *call.counts, counts);
+  return replay_with(run, data, replay.ids);
+}
+
+Replay replay_with(const CaseRun& run, const LayerData& data, std::vector<Index> ids) {
   reference::LayerInput input = input_of(data);
-  input.given_ids = replay.ids;
-  replay.output =
+  input.given_ids = ids;
+  auto output =
       reference::layer(data.settings, run.profile(), data.parameters(), input, {data.dtype});
-  return replay;
+  return {std::move(ids), std::move(output)};
 }
 
 void judge_output(CaseRun& run, const LayerData& data, const LayerCall& call, const Replay& replay,
@@ -177,42 +182,51 @@ void judge_output(CaseRun& run, const LayerData& data, const LayerCall& call, co
                       forward.y.error, shared);
 }
 
-void judge_gradients(CaseRun& run, const LayerData& data, const LayerCall& call,
-                     const Replay& replay, std::span<const double> d_y, const std::string& clause) {
+ExpectedGradients expected_gradients(const CaseRun& run, const LayerData& data,
+                                     const Replay& replay, std::span<const double> d_y) {
   const BoundInputs bounds = bound_inputs(run, data, replay);
   const auto forward = tolerances::layer_forward(bounds.call);
-  const auto backward = tolerances::layer_backward(bounds.call, forward, d_y);
   reference::LayerInput input = input_of(data);
   input.given_ids = replay.ids;
-  const auto expected = reference::layer_backward(data.settings, run.profile(), data.parameters(),
-                                                  input, replay.output.trace, d_y, {data.dtype});
+  return {reference::layer_backward(data.settings, run.profile(), data.parameters(), input,
+                                    replay.output.trace, d_y, {data.dtype}),
+          tolerances::layer_backward(bounds.call, forward, d_y), replay.output.trace.counts};
+}
+
+std::vector<GradientOf> parameter_gradients(const ExpectedGradients& expected) {
+  const reference::LayerGradient& v = expected.value;
+  const tolerances::LayerBackward& b = expected.bound;
+  return {{"d_router_weight", v.router_weight, b.router_weight, false},
+          {"d_router_bias", v.router_bias, b.router_bias, false},
+          {"d_expert_scale", v.expert_scale, b.expert_scale, false},
+          {"d_gate_up", v.gate_up, b.gate_up, true},
+          {"d_gate_up_bias", v.gate_up_bias, b.gate_up_bias, true},
+          {"d_down", v.down, b.down, true},
+          {"d_down_bias", v.down_bias, b.down_bias, true},
+          {"d_shared_gate_up", v.shared_gate_up, b.shared_gate_up, false},
+          {"d_shared_down", v.shared_down, b.shared_down, false},
+          {"d_shared_gate", v.shared_gate, b.shared_gate, false}};
+}
+
+void judge_gradients(CaseRun& run, const LayerData& data, const LayerCall& call,
+                     const Replay& replay, std::span<const double> d_y, const std::string& clause) {
+  const ExpectedGradients expected = expected_gradients(run, data, replay, d_y);
   Judge& judge = run.judge();
   judge.require(d_y.size() < 16 || trust::distinct(d_y) > 1, "the cotangent is not uniform");
-  judge.bounded(clause, "d_x", *call.d_x, expected.d_x, backward.d_x.error);
-  const auto one = [&](std::string_view name, const reference::Doubles& value,
-                       const tolerances::Approximate& bound) {
+  judge.bounded(clause, "d_x", *call.d_x, expected.value.d_x, expected.bound.d_x.error);
+  for (const GradientOf& one : parameter_gradients(expected)) {
     for (const LayerCall::Gradient& gradient : call.gradients) {
-      if (gradient.name != name) continue;
-      judge.bounded(clause, name, *gradient.buffer, value, bound.error);
+      if (std::string_view(gradient.name) != one.name) continue;
+      judge.bounded(clause, one.name, *gradient.buffer, one.value, one.bound.error);
       if (gradient.per_expert == 0) continue;
-      Judged idle(value.size(), false);
+      Judged idle(one.value.size(), false);
       for (std::size_t i = 0; i < idle.size(); ++i) {
-        idle[i] = replay.output.trace.counts[i / at(gradient.per_expert)] == 0;
+        idle[i] = expected.counts[i / at(gradient.per_expert)] == 0;
       }
-      judge.exact("LAYER-1f", std::string(name) + " of experts without tokens", *gradient.buffer,
-                  std::vector<double>(value.size(), 0.0), idle);
+      judge.exact("LAYER-1f", std::string(one.name) + " of experts without tokens",
+                  *gradient.buffer, std::vector<double>(one.value.size(), 0.0), idle);
     }
-  };
-  one("d_router_weight", expected.router_weight, backward.router_weight);
-  one("d_router_bias", expected.router_bias, backward.router_bias);
-  one("d_expert_scale", expected.expert_scale, backward.expert_scale);
-  one("d_gate_up", expected.gate_up, backward.gate_up);
-  one("d_gate_up_bias", expected.gate_up_bias, backward.gate_up_bias);
-  one("d_down", expected.down, backward.down);
-  one("d_down_bias", expected.down_bias, backward.down_bias);
-  one("d_shared_gate_up", expected.shared_gate_up, backward.shared_gate_up);
-  one("d_shared_down", expected.shared_down, backward.shared_down);
-  one("d_shared_gate", expected.shared_gate, backward.shared_gate);
+  }
 }
 
 }  // namespace dropless::conformance

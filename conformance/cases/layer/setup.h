@@ -12,6 +12,7 @@
 #include "conformance/cases/case_run.h"
 #include "conformance/cases/selection.h"
 #include "reference/layer.h"
+#include "tolerances/layer.h"
 
 namespace dropless::conformance {
 
@@ -29,6 +30,11 @@ struct LayerData {
   std::vector<double> router_weight, router_bias, expert_bias, expert_scale;
   std::vector<double> gate_up, gate_up_bias, down, down_bias;
   std::vector<double> shared_gate_up, shared_down, shared_gate;
+  // Over ranks (LAYER-4): the group's handle, and how many experts the expert tensors hold (0: E).
+  dropless_exchange* exchange = nullptr;
+  Index local_experts = 0;
+  bool over_ranks = false;     // sums over a token's rows may be rounded as the profile declares
+  bool ids_are_given = false;  // also where no token has any
 
   LayerData() = default;
   LayerData(const LayerData&) = delete;  // settings point into the object
@@ -36,12 +42,14 @@ struct LayerData {
   void connect();  // sets the pointers of `settings`; call after filling route and activation
 
   [[nodiscard]] Index experts() const { return route.num_experts; }
+  [[nodiscard]] Index held_experts() const { return local_experts > 0 ? local_experts : experts(); }
   [[nodiscard]] Index gate_up_rows(Index width) const;  // 2I, or I for relu2
   [[nodiscard]] reference::LayerParameters parameters() const;
 };
 
-// From the parameters model, divisor, tokens, dtype, placement, recipe, routing, mask.
-void fill_layer(CaseRun& run, LayerData& data);
+// From the parameters model, divisor, tokens, dtype, placement, recipe, routing, mask; another
+// number of tokens where one is given.
+void fill_layer(const CaseRun& run, LayerData& data, Index tokens = -1);
 
 // Buffers and arguments of a forward call and of a backward call on the same inputs.
 class LayerCall {
@@ -54,7 +62,8 @@ class LayerCall {
   // Refused requests: the call with a change (GENERAL-3).
   using Forward = dropless_layer_args;
   using Parameters = dropless_layer_parameters;
-  void refused_forward(std::string_view why, const std::function<void(Forward&, Parameters&)>& to);
+  void refused_forward(std::string_view why, std::string_view clause,
+                       const std::function<void(Forward&, Parameters&)>& to);
   // Settings for the next calls: recompute and offload.
   dropless_layer_settings settings;
   // [T,E] of further losses, for the next backward calls; empty: none.
@@ -94,6 +103,25 @@ void judge_output(CaseRun& run, const LayerData& data, const LayerCall& call, co
                   const std::string& clause);
 void judge_gradients(CaseRun& run, const LayerData& data, const LayerCall& call,
                      const Replay& replay, std::span<const double> d_y, const std::string& clause);
+
+// What judge_gradients judges by.
+struct ExpectedGradients {
+  reference::LayerGradient value;
+  tolerances::LayerBackward bound;
+  std::vector<Index> counts;  // rows of each expert
+};
+ExpectedGradients expected_gradients(const CaseRun& run, const LayerData& data,
+                                     const Replay& replay, std::span<const double> d_y);
+Replay replay_with(const CaseRun& run, const LayerData& data, std::vector<Index> ids);
+// One gradient of the layer with its value, its bound, and whether it is one of the experts'
+// matrices and biases, which are spread over ranks.
+struct GradientOf {
+  const char* name;
+  const reference::Doubles& value;
+  const tolerances::Approximate& bound;
+  bool of_experts;
+};
+std::vector<GradientOf> parameter_gradients(const ExpectedGradients& expected);
 
 void add_layer_bounded(Registry& registry);
 void add_layer_contract(Registry& registry);
