@@ -93,8 +93,6 @@ std::vector<Values> select_plans(Tier tier) {
        .placement = {"cyclic"},
        .nodes = {"alternating"}},
       {"ids", {"i64"}});
-  if (tier == Tier::standard) return without(all, smoke);
-  const std::vector<Values> standard = all;
   // As many threads as ranks: heavy where each rank hears from each. Every expert has four copies.
   add({.ranks = {"1024"},
        .experts = {"256"},
@@ -103,6 +101,8 @@ std::vector<Values> select_plans(Tier tier) {
        .placement = {"cyclic"},
        .nodes = {"alternating"}},
       {"ids", {"i64"}});
+  if (tier == Tier::standard) return without(all, smoke);
+  const std::vector<Values> standard = all;
   add({.ranks = {"64", "256"},
        .experts = {"256"},
        .top_k = {"8"},
