@@ -190,20 +190,6 @@ void add_copies(std::vector<Fault>& faults) {
        }});
 }
 
-// A row map in which change(row, pair) replaces every entry.
-template <auto entry, class Change>
-void change_map(Planted& planted, Change change) {
-  planted.around<entry>([change](const auto& next, auto& a) {
-    const dropless_status status = next(a);
-    if (status != DROPLESS_OK) return status;
-    Copy map(a.row_map);
-    each_integer(map.tensor(), change);
-    a.row_map = map.tensor();
-    next(a);
-    return status;
-  });
-}
-
 // y[t,h] = sum(t, h) by another way of adding.
 template <class Sum>
 void add_otherwise(Planted& planted, Sum sum) {
@@ -431,8 +417,20 @@ void add_gradients(std::vector<Fault>& faults) {
                     .trigger = "ids of -1",
                     .clauses = {"PERMUTATION-7a"},
                     .plant = [](Planted& planted) {
-                      change_map<&Table::permute_backward>(
-                          planted, [](Index row, Index) { return row < 0 ? 0 : row; });
+                      // Afterwards: a map with one row in two slots would be refused.
+                      planted.after<&Table::permute_backward>([](auto& a) {
+                        if (!has_elements(a.d_x) || !has_elements(a.d_rows)) return;
+                        const TensorView map = view(a.row_map);
+                        for (Index t = 0; t < map.shape(0); ++t) {
+                          for (Index j = 0; j < map.shape(1); ++j) {
+                            if (map.load_integer(t, j) >= 0) continue;
+                            for (Index h = 0; h < view(a.d_x).shape(1); ++h) {
+                              const double sum = view(a.d_x).load(t, h) + view(a.d_rows).load(0, h);
+                              view(a.d_x).store(sum, t, h);
+                            }
+                          }
+                        }
+                      });
                     }});
   faults.push_back({.name = "permutation.row_gradients_not_weighted",
                     .provenance = "operator O16: no backward twin (vllm 45037)",

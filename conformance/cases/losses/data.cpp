@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Inputs of the loss cases.
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "conformance/cases/loads.h"
@@ -25,6 +27,14 @@ void mask_tokens(RoutingData& data, std::string_view mask) {
   }
 }
 
+// A row whose logits sum up to a logarithm near zero has hardly a z-loss, and may be all there is.
+void keep_from_zero(std::span<double> row, dropless_dtype dtype) {
+  double sum = 0;
+  for (const double l : row) sum += std::exp(l);
+  if (!(std::abs(std::log(sum)) < 0.5)) return;
+  for (double& l : row) l = tolerances::round_to(dtype, l + 1);
+}
+
 std::vector<double> logits_of_kind(Index tokens, Index width, dropless_dtype dtype,
                                    std::string_view kind, Random& random) {
   std::vector<double> logits;
@@ -35,7 +45,9 @@ std::vector<double> logits_of_kind(Index tokens, Index width, dropless_dtype dty
       const bool masked = kind == "masked_experts" && v != t % width && random.chance(0.3);
       logits.push_back(masked ? -infinity : l);
     }
-    if (kind == "large" && t % 3 == 0 && width > 1) {  // a row that spans both ends
+    keep_from_zero(std::span(logits).last(at(width)), dtype);
+    const bool spans = t % 3 == 1 || tokens == 1;  // both ends, and its label counts
+    if (kind == "large" && spans && width > 1) {
       logits[at(t * width)] = 1e4, logits[at(t * width + 1)] = -1e4;
       for (Index v = 0; v < 2; ++v) {
         logits[at(t * width + v)] = tolerances::round_to(dtype, logits[at(t * width + v)]);
@@ -88,6 +100,15 @@ CrossEntropyData cross_entropy_data(const CaseRun& run, Index tokens, Index voca
     const Index label = t == 1 ? vocabulary - 1 : random.below(vocabulary);
     const bool ignored = labels == "none" || (labels == "some" && t % 3 == 0);
     data.labels.push_back(ignored ? (t % 2 == 0 ? -100 : -1) : label);
+  }
+  // The last label that counts is the least likely one: otherwise there may be no loss to see.
+  const auto last = std::find_if(data.labels.rbegin(), data.labels.rend(),
+                                 [](Index label) { return label >= 0; });
+  if (last != data.labels.rend()) {
+    const auto row = std::span(data.logits)
+                         .subspan(at((std::distance(last, data.labels.rend()) - 1) * vocabulary),
+                                  at(vocabulary));
+    *last = std::distance(row.begin(), std::min_element(row.begin(), row.end()));
   }
   return data;
 }
