@@ -44,11 +44,14 @@ std::map<std::string, std::vector<std::string>> needed(const FaultResults& resul
   return faults;
 }
 
-// Faults whose report names the clause, by clause: another clause sees them too, as something else.
+// Faults that a report names best by the clause, by clause: others see them too, as something else.
 std::map<std::string, std::vector<std::string>> named(const FaultResults& results) {
   std::map<std::string, std::vector<std::string>> faults;
   for (const Hunt& hunt : results.hunts) {
-    if (hunt.killer) faults[hunt.clause].push_back(hunt.fault.name);
+    if (!hunt.killer) continue;
+    const auto& expected = hunt.fault.clauses;
+    const bool best = !expected.empty() && hunt.clauses.contains(expected.front());
+    faults[best ? expected.front() : hunt.clause].push_back(hunt.fault.name);
   }
   return faults;
 }
