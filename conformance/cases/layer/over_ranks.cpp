@@ -218,7 +218,10 @@ void require_traffic(const LayerGroup& group, const std::vector<Index>& all_ids)
   judge.require(up > 1 && down > 1, "tokens cross ranks in both directions");
   if (top_k == 1) return;
   judge.require(spread > 1, "tokens have experts on several ranks");
-  if (group.local_experts() > 1) judge.require(together > 1, "tokens have several on one rank");
+  const Index pairs = token * top_k * (top_k - 1) / 2;
+  if (pairs * (group.local_experts() - 1) > 16 * group.whole.experts()) {
+    judge.require(together > 1, "tokens have several on one rank");
+  }
 }
 
 void judge_over_ranks(const LayerGroup& group, const LayerCall& call,
