@@ -143,7 +143,7 @@ void add_gradients(std::vector<Fault>& faults) {
        .provenance = "pytorch 160285; Megatron-LM 7165",
        .symptom = "gradients of experts are divided by the number of ranks",
        .trigger = "more than one rank",
-       .clauses = {"LAYER-4b"},
+       .clauses = {"LAYER-4b", "LAYER-4e"},
        .plant = [](Planted& planted) {
          after_rank_backward(planted, [](const Place& place, Backward&, const Gradients& g) {
            for (const dropless_tensor* tensor : ExpertTensors(g).all) {
