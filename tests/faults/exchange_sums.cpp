@@ -78,7 +78,7 @@ void add_sums(std::vector<Fault>& faults) {
                     .provenance = "operator O15: accumulates too coarsely (mlx-lm 938)",
                     .symptom = "an fp32 result has eight bits",
                     .trigger = "an fp32 output",
-                    .clauses = {"EXCHANGE-6d"},
+                    .clauses = {"EXCHANGE-6d", "EXCHANGE-6a"},
                     .plant = [](Planted& planted) {
                       after_combine(planted, [](Combine& a, Seat&) {
                         each(a.y, [](double value, Index) { return bf16(value); });

@@ -50,7 +50,10 @@ Sent sent_by(const Routing& routing, const PayloadForm& form, Index top_k, Index
     }
     for (Index j = 0; form.weights && j < top_k; ++j) {
       auto bits = static_cast<std::uint32_t>(mixed(rank, t, call, j));
-      if (!form.any_bits) {
+      if (form.any_bits) {
+        if (bits % 8 == 0) bits &= 0x807fffffu;  // some are subnormal, of either sign,
+        if (bits % 8 == 1) bits = 0x80000000u;   // or a negative zero
+      } else {
         const bool zero = bits >> 29 == 0;  // one of eight: a weight of 0 erases nothing
         bits = zero ? 0u : (bits & 0x00ffffffu) | 0x3e000000u;  // 2^-3 .. 2^-1
       }
