@@ -10,8 +10,14 @@
 
 #include <cstddef>
 #include <memory>
+#include <stdexcept>
 
 namespace dropless::conformance {
+
+// The device of a memory space is gone for this process.
+struct DeviceFailure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 // Pointers are in the implementation's space; arithmetic on them in bytes is meaningful. The copies
 // return when they are complete, and see everything that was enqueued before.
@@ -23,6 +29,10 @@ class Memory {
   virtual void release(void* pointer) noexcept = 0;
   virtual void copy_in(void* to, const void* host, std::size_t bytes) = 0;
   virtual void copy_out(void* host, const void* from, std::size_t bytes) = 0;
+  // The queue on which the copies are ordered; becomes dropless_call::stream.
+  virtual void* stream() { return nullptr; }
+  // A copy costs much more than its bytes.
+  [[nodiscard]] virtual bool prefers_few_copies() const { return false; }
 };
 
 // Replaces the access to one memory space; thread-safe. Buffers keep the access they started with.
