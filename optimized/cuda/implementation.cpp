@@ -62,6 +62,28 @@ dropless_implementation make_table() {
   table.build = "C++20, CUDA " DROPLESS_CUDA_VERSION ", machine code for sm_" DROPLESS_CUDA_CODE;
   table.memory_space = DROPLESS_CUDA_DEVICE;
   table.profile = &profile;
+  table.route_forward = read_only<route_forward>;
+  table.route_backward = read_only<route_backward>;
+  table.balance_loss_forward = read_only<balance_loss_forward>;
+  table.balance_loss_backward = read_only<balance_loss_backward>;
+  table.z_loss_forward = read_only<z_loss_forward>;
+  table.z_loss_backward = read_only<z_loss_backward>;
+  table.bias_update = read_only<bias_update>;
+  table.permute_plan = read_only<permute_plan>;
+  table.permute_forward = read_only<permute_forward>;
+  table.permute_backward = read_only<permute_backward>;
+  table.unpermute_forward = read_only<unpermute_forward>;
+  table.unpermute_backward = read_only<unpermute_backward>;
+  table.quantize = read_only<quantize>;
+  table.dequantize = read_only<dequantize>;
+  table.gemm_fprop = read_only<gemm_fprop>;
+  table.gemm_dgrad = read_only<gemm_dgrad>;
+  table.gemm_wgrad = read_only<gemm_wgrad>;
+  table.activation_forward = read_only<activation_forward>;
+  table.activation_backward = read_only<activation_backward>;
+  table.cross_entropy_forward = read_only<cross_entropy_forward>;
+  table.cross_entropy_backward = read_only<cross_entropy_backward>;
+  table.adamw = read_only<adamw>;
   table.synchronize = synchronize;
   return table;
 }
