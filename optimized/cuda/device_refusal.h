@@ -22,7 +22,8 @@ enum class DeviceReason : int {
   label_out_of_range,
   falling_boundaries,
   count_is_negative,
-  row_map_out_of_range
+  row_map_out_of_range,
+  scales_too_short
 };
 
 inline const char* text_of(DeviceReason reason) {
@@ -51,6 +52,8 @@ inline const char* text_of(DeviceReason reason) {
       return "counts: negative";
     case DeviceReason::row_map_out_of_range:
       return "row_map: not below the number of rows";
+    case DeviceReason::scales_too_short:
+      return "scales: shorter than the blocks of the zones";
   }
   return "values in device memory";
 }
