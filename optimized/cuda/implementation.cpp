@@ -84,6 +84,9 @@ dropless_implementation make_table() {
   table.cross_entropy_forward = read_only<cross_entropy_forward>;
   table.cross_entropy_backward = read_only<cross_entropy_backward>;
   table.adamw = read_only<adamw>;
+  table.layer_forward = writes_back<layer_forward>;
+  table.layer_backward = read_only<layer_backward>;
+  table.layer_release = writes_back<layer_release>;
   table.synchronize = synchronize;
   return table;
 }
