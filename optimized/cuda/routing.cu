@@ -23,29 +23,28 @@ struct Route {
 
 // Memory of one warp in shared memory.
 struct Scratch {
-  float* scores;               // [E]; masked_score marks experts with logit -Inf
+  float* compared;             // [E], with a group limit only: what group scores are made of
   std::uint32_t* keys;         // [E], generic width only
   int* ids;                    // [K]
   std::uint32_t* group_keys;   // [G]
   std::uint32_t* kept_groups;  // [G]
 };
 
-constexpr float masked_score = -1.0F;  // scores are never negative
-constexpr int narrow = 8;              // experts of a lane that fit into registers
+constexpr int narrow = 8;  // experts of a lane that fit into registers
 constexpr int most_warps = 8;
 
 __host__ __device__ inline int words_of_warp(const RouteSettings& s, bool generic) {
-  return s.experts * (generic ? 2 : 1) + s.top_k + 2 * (s.groups > 1 ? s.groups : 0);
+  const int groups = s.groups > 1 ? 2 * s.groups + s.experts : 0;
+  return s.top_k + (generic ? s.experts : 0) + groups;
 }
 
 __device__ inline Scratch scratch_of(const RouteSettings& s, bool generic, std::uint32_t* memory) {
   Scratch scratch;
-  scratch.scores = reinterpret_cast<float*>(memory);
-  scratch.keys = memory + s.experts;
-  memory += s.experts * (generic ? 2 : 1);
   scratch.ids = reinterpret_cast<int*>(memory);
-  scratch.group_keys = memory + s.top_k;
+  scratch.keys = memory + s.top_k;
+  scratch.group_keys = scratch.keys + (generic ? s.experts : 0);
   scratch.kept_groups = scratch.group_keys + s.groups;
+  scratch.compared = reinterpret_cast<float*>(scratch.kept_groups + s.groups);
   return scratch;
 }
 
@@ -56,41 +55,63 @@ __device__ __forceinline__ std::uint32_t key_of(float value) {
   return bits ^ (static_cast<std::int32_t>(bits) < 0 ? 0xFFFFFFFFu : 0x80000000u);
 }
 
-// What a lane keeps of the row. width experts a lane: neighbours in registers (V), or every 32nd
-// expert in shared memory (V = 0).
+// What a lane holds: neighbouring experts in registers (V), or every 32nd expert in shared memory
+// (V = 0). A key of 0 is not there, or has been taken.
 template <int V>
 struct Lane {
-  float logit[V];
+  float logit[V], bias[V];
   std::uint32_t key[V];
-  __device__ static int width(int) { return V; }
+  unsigned taken = 0;
+
   __device__ static int expert(int lane, int i) { return lane * V + i; }
-  __device__ void load(const Route& r, Index t, int lane, const Scratch&) {
+  // What is the same for all tokens.
+  __device__ void begin(const Route& r, int lane, const Scratch&) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const int e = expert(lane, i);
+      bias[i] = r.bias.given && e < r.settings.experts ? r.bias.as<float>(e) : 0.0F;
+      key[i] = 0;
+    }
+  }
+  __device__ void load(const Route& r, Index t, int lane) {
     Eight row;
     load_eight(r.logits, t, lane * V, r.settings.experts - lane * V, r.aligned, row);
 #pragma unroll
     for (int i = 0; i < V; ++i) logit[i] = row.value[i];
+    taken = 0;
   }
   __device__ float at(const Route&, Index, int, int i) const {
     return logit[i];
   }
-  __device__ void set_key(int, int i, std::uint32_t value) {
+  __device__ float bias_of(const Route&, int, int i) const {
+    return bias[i];
+  }
+  __device__ void set(int, int i, std::uint32_t value) {
     key[i] = value;
   }
-  __device__ std::uint32_t get_key(int, int i) const {
-    return key[i];
+  __device__ std::uint32_t get(int, int i) const {
+    return (taken >> i & 1u) != 0 ? 0 : key[i];
+  }
+  __device__ void take(int, int i) {
+    taken |= 1u << i;
   }
 };
 template <>
 struct Lane<0> {
   std::uint32_t* keys;
-  __device__ static int width(int experts) { return (experts + warp_size - 1) / warp_size; }
+
   __device__ static int expert(int lane, int i) { return lane + i * warp_size; }
-  __device__ void load(const Route&, Index, int, const Scratch& scratch) { keys = scratch.keys; }
+  __device__ void begin(const Route&, int, const Scratch& scratch) { keys = scratch.keys; }
+  __device__ void load(const Route&, Index, int) {}
   __device__ float at(const Route& r, Index t, int lane, int i) const {
     return load_float(r.logits, t, expert(lane, i));
   }
-  __device__ void set_key(int lane, int i, std::uint32_t value) { keys[expert(lane, i)] = value; }
-  __device__ std::uint32_t get_key(int lane, int i) const { return keys[expert(lane, i)]; }
+  __device__ float bias_of(const Route& r, int lane, int i) const {
+    return r.bias.given ? r.bias.as<float>(expert(lane, i)) : 0.0F;
+  }
+  __device__ void set(int lane, int i, std::uint32_t value) { keys[expert(lane, i)] = value; }
+  __device__ std::uint32_t get(int lane, int i) const { return keys[expert(lane, i)]; }
+  __device__ void take(int lane, int i) { keys[expert(lane, i)] = 0; }
 };
 
 // body(i, expert) for the experts of this lane.
@@ -106,24 +127,18 @@ __device__ __forceinline__ void for_experts(int experts, int lane, const Body& b
   }
 }
 
-// The compared value of ROUTING-2 and 7 from what lies in shared memory.
-__device__ __forceinline__ float biased(const Route& r, float score, int expert) {
-  if (score == masked_score) return -INFINITY;
-  return r.bias.given ? score + r.bias.as<float>(expert) : score;
-}
-
 // Sum of the `width` largest compared values of a group, in a fixed order. ROUTING-4.
-__device__ inline float group_score(const Route& r, const float* scores, int group) {
-  const int size = r.settings.group_size(), first = group * size, width = r.settings.group_width;
-  // Lanes begin at different members, so that they read from different banks.
-  const int shift = group % size;
+__device__ inline float group_score(const RouteSettings& s, const float* compared, int group) {
+  const int size = s.group_size(), width = s.group_width;
+  const float* members = compared + group * size;
   if (width <= 2) {
     float best = -INFINITY, second = -INFINITY;
+    int member = group % size;  // lanes begin at different members: other banks
     for (int i = 0; i < size; ++i) {
-      const int member = i + shift < size ? i + shift : i + shift - size;
-      const float value = biased(r, scores[first + member], first + member);
+      const float value = members[member];
       second = fmaxf(second, fminf(best, value));
       best = fmaxf(best, value);
+      member = member + 1 < size ? member + 1 : 0;
     }
     return width == 1 ? best : best + second;
   }
@@ -133,7 +148,7 @@ __device__ inline float group_score(const Route& r, const float* scores, int gro
     float best = -INFINITY;
     int best_member = size;
     for (int i = 0; i < size; ++i) {  // the largest one behind (last, last_member)
-      const float value = biased(r, scores[first + i], first + i);
+      const float value = members[i];
       const bool behind = value < last || (value == last && i > last_member);
       if (behind && (best_member == size || value > best)) best = value, best_member = i;
     }
@@ -144,10 +159,10 @@ __device__ inline float group_score(const Route& r, const float* scores, int gro
 }
 
 // Marks the kept groups; equal scores fall to the lowest index.
-__device__ inline void keep_groups(const Route& r, const Scratch& scratch, int lane) {
-  const RouteSettings& s = r.settings;
+__device__ inline void keep_groups(const RouteSettings& s, const Scratch& scratch, int lane) {
+  __syncwarp();
   for (int g = lane; g < s.groups; g += warp_size) {
-    scratch.group_keys[g] = key_of(group_score(r, scratch.scores, g));
+    scratch.group_keys[g] = key_of(group_score(s, scratch.compared, g));
     scratch.kept_groups[g] = 0;
   }
   __syncwarp();
@@ -159,7 +174,7 @@ __device__ inline void keep_groups(const Route& r, const Scratch& scratch, int l
     }
     const std::uint32_t most = __reduce_max_sync(whole_warp, best);
     const std::uint32_t first = __reduce_min_sync(whole_warp, best == most ? where : 0xFFFFFFFFu);
-    if (where == first && lane == static_cast<int>(first) % warp_size) {
+    if (where == first && best == most) {
       scratch.group_keys[first] = 0;
       scratch.kept_groups[first] = 1;
     }
@@ -167,102 +182,154 @@ __device__ inline void keep_groups(const Route& r, const Scratch& scratch, int l
   }
 }
 
+// The two largest keys of a lane, of equal ones the first; a lane rarely wins more than twice, so
+// that it rarely has to look again.
+struct TopTwo {
+  std::uint32_t best, second;
+  int where, second_where;
+  bool fresh;  // second has not moved up yet
+};
+
+template <int V>
+__device__ __forceinline__ TopTwo top_two(const RouteSettings& s, const Lane<V>& row, int lane) {
+  TopTwo top = {0, 0, 0, 0, true};
+  for_experts<V>(s.experts, lane, [&](int i, int) {
+    const std::uint32_t key = row.get(lane, i);
+    if (key > top.best) {
+      top.second = top.best, top.second_where = top.where;
+      top.best = key, top.where = i;
+    } else if (key > top.second) {
+      top.second = key, top.second_where = i;
+    }
+  });
+  return top;
+}
+
 // ids[K] in descending order of the keys, equal ones in ascending order of the index.
 template <int V>
 __device__ __forceinline__ void select(const RouteSettings& s, Lane<V>& row, int lane,
                                        const Scratch& scratch) {
-  std::uint32_t best = 0;
-  int where = 0;
-  const auto find_best = [&] {
-    best = 0, where = 0;
-    for_experts<V>(s.experts, lane, [&](int i, int) {
-      const std::uint32_t key = row.get_key(lane, i);
-      if (key > best) best = key, where = i;
-    });
-  };
-  find_best();
+  TopTwo top = top_two<V>(s, row, lane);
   for (int j = 0; j < s.top_k; ++j) {
-    const std::uint32_t most = __reduce_max_sync(whole_warp, best);
+    const std::uint32_t most = __reduce_max_sync(whole_warp, top.best);
     bool mine;
     if constexpr (V > 0) {  // lower lanes have lower indices
-      mine = lane == __ffs(static_cast<int>(__ballot_sync(whole_warp, best == most))) - 1;
+      const unsigned those = __ballot_sync(whole_warp, top.best == most);
+      mine = lane == __ffs(static_cast<int>(those)) - 1;
     } else {
-      const std::uint32_t index =
-          best == most ? static_cast<std::uint32_t>(Lane<V>::expert(lane, where)) : 0xFFFFFFFFu;
-      mine = __reduce_min_sync(whole_warp, index) == index && best == most;
+      const std::uint32_t index = top.best == most
+                                      ? static_cast<std::uint32_t>(Lane<V>::expert(lane, top.where))
+                                      : 0xFFFFFFFFu;
+      mine = __reduce_min_sync(whole_warp, index) == index && top.best == most;
     }
-    if (mine) {
-      scratch.ids[j] = Lane<V>::expert(lane, where);
-      for_experts<V>(s.experts, lane, [&](int i, int) {
-        if (i == where) row.set_key(lane, i, 0);
-      });
-      find_best();
+    if (!mine) continue;
+    scratch.ids[j] = Lane<V>::expert(lane, top.where);
+    row.take(lane, top.where);
+    if (top.fresh) {
+      top.best = top.second, top.where = top.second_where;
+      top.fresh = false;
+    } else {
+      top = top_two<V>(s, row, lane);
     }
   }
   __syncwarp();
 }
 
-// Scores of the row into shared memory and, where asked for, the output. ROUTING-1.
+// What makes a row's scores beside its logits.
+struct RowScores {
+  float most = 0, factor = 1;
+  bool nan_row = false;
+
+  [[nodiscard]] __device__ __forceinline__ float score(const RouteSettings& s, float l) const {
+    if (s.score_function == DROPLESS_SCORE_SOFTMAX) return expf(l - most) * factor;
+    return pointwise_score(s.score_function, l);
+  }
+};
+
 template <int V>
-__device__ __forceinline__ void score_row(const Route& r, const Lane<V>& row, Index t, int lane,
-                                          float most, const Scratch& scratch) {
+__device__ __forceinline__ RowScores read_row(const Route& r, const Lane<V>& row, Index t,
+                                              int lane) {
   const RouteSettings& s = r.settings;
-  float factor = 1;
-  if (s.score_function == DROPLESS_SCORE_SOFTMAX) {
-    float sum = 0;
-    for_experts<V>(s.experts, lane, [&](int i, int e) {
-      const float power = expf(row.at(r, t, lane, i) - most);
-      scratch.scores[e] = power;
-      sum += power;
+  RowScores scores;
+  if (s.score_function != DROPLESS_SCORE_SOFTMAX) {
+    bool nan = false;
+    for_experts<V>(s.experts, lane, [&](int i, int) {
+      const float l = row.at(r, t, lane, i);
+      nan |= l != l;
     });
-    factor = __frcp_rn(warp_sum(sum));
+    scores.nan_row = __any_sync(whole_warp, nan) != 0;
+    return scores;
+  }
+  RowKinds kinds;
+  for_experts<V>(s.experts, lane, [&](int i, int) { kinds.see(row.at(r, t, lane, i)); });
+  kinds.join();
+  scores.nan_row = kinds.is_nan_row(s.score_function);
+  scores.most = kinds.most;
+  float sum = 0;
+  for_experts<V>(s.experts, lane,
+                 [&](int i, int) { sum += expf(row.at(r, t, lane, i) - scores.most); });
+  scores.factor = __frcp_rn(warp_sum(sum));
+  return scores;
+}
+
+// Keys of the compared values (ROUTING-2 and 7), and the scores where they are asked for. Softmax
+// without a bias is ordered by its logits, which no underflow can make equal; group scores are made
+// of scores all the same.
+template <int V>
+__device__ __forceinline__ void compare_row(const Route& r, Lane<V>& row, Index t, int lane,
+                                            const RowScores& scores, const Scratch& scratch) {
+  const RouteSettings& s = r.settings;
+  const bool by_logits = s.score_function == DROPLESS_SCORE_SOFTMAX && !r.bias.given;
+  if (by_logits && s.groups == 1 && !r.scores.given) {
+    for_experts<V>(s.experts, lane,
+                   [&](int i, int) { row.set(lane, i, key_of(row.at(r, t, lane, i))); });
+    return;
   }
   for_experts<V>(s.experts, lane, [&](int i, int e) {
-    const float l = row.at(r, t, lane, i);
-    const float score = s.score_function == DROPLESS_SCORE_SOFTMAX
-                            ? scratch.scores[e] * factor
-                            : pointwise_score(s.score_function, l);
+    const float l = row.at(r, t, lane, i), score = scores.score(s, l);
+    const float value = l == -INFINITY ? -INFINITY : score + row.bias_of(r, lane, i);
     if (r.scores.given) r.scores.as<float>(t, e) = score;
-    scratch.scores[e] = l == -INFINITY ? masked_score : score;
+    if (s.groups > 1) scratch.compared[e] = value;
+    row.set(lane, i, key_of(by_logits ? l : value));
   });
-  __syncwarp();
 }
 
 // Weights of the K ids (ROUTING-6): the few numbers of a token are combined in double, so that only
 // the scores and one rounding remain.
-__device__ inline void weigh(const Route& r, Index t, int lane, bool nan_row,
+__device__ inline void weigh(const Route& r, Index t, int lane, const RowScores& scores,
                              const Scratch& scratch, unsigned* histogram) {
   const RouteSettings& s = r.settings;
-  const auto is_real = [&](int id) { return id >= 0 && id < s.experts; };
+  // The logit of an id; -Inf, which weighs 0 (ROUTING-7), where there is none.
+  const auto logit = [&](int id) {
+    return id >= 0 && id < s.experts ? load_float(r.logits, t, id) : -INFINITY;
+  };
   float most = -INFINITY;
   if (s.after_top_k) {
-    for (int j = lane; j < s.top_k; j += warp_size) {
-      if (is_real(scratch.ids[j])) most = fmaxf(most, load_float(r.logits, t, scratch.ids[j]));
-    }
+    for (int j = lane; j < s.top_k; j += warp_size) most = fmaxf(most, logit(scratch.ids[j]));
     most = warp_max(most);
   }
-  const auto raw = [&](int id) -> float {
-    if (!is_real(id) || scratch.scores[id] == masked_score) return 0;  // ROUTING-7
-    return s.after_top_k ? expf(load_float(r.logits, t, id) - most) : scratch.scores[id];
+  const auto raw = [&](float l) -> double {
+    if (l == -INFINITY) return 0;
+    return static_cast<double>(s.after_top_k ? expf(l - most) : scores.score(s, l));
   };
-  double divisor = 1;
+  double divisor = 1, own = 0;  // own: of the first id of this lane
+  if (lane < s.top_k) own = raw(logit(scratch.ids[lane]));
   if (s.after_top_k || s.renormalize) {
-    double sum = 0;
-    for (int j = lane; j < s.top_k; j += warp_size) {
-      sum += static_cast<double>(raw(scratch.ids[j]));
-    }
+    double sum = own;
+    for (int j = lane + warp_size; j < s.top_k; j += warp_size) sum += raw(logit(scratch.ids[j]));
     sum = warp_sum(sum);
     divisor = s.after_top_k ? sum : s.eps_maximum ? fmax(sum, s.eps) : sum + s.eps;
   }
   for (int j = lane; j < s.top_k; j += warp_size) {
     const int id = scratch.ids[j];
+    const bool is_real = id >= 0 && id < s.experts;
     double weight = 0;
-    if (is_real(id) && scratch.scores[id] != masked_score) {
-      weight = static_cast<double>(raw(id)) / divisor * s.scale;
+    if (is_real && logit(id) != -INFINITY) {
+      weight = (j == lane ? own : raw(logit(id))) / divisor * s.scale;
       if (r.expert_scale.given) weight *= static_cast<double>(r.expert_scale.as<float>(id));
     }
-    if (is_real(id)) {
-      if (nan_row) weight = static_cast<double>(NAN);
+    if (is_real) {
+      if (scores.nan_row) weight = static_cast<double>(NAN);
       atomicAdd(&histogram[id], 1u);
     }
     r.ids.store_integer(id, t, j);
@@ -272,18 +339,15 @@ __device__ inline void weigh(const Route& r, Index t, int lane, bool nan_row,
 }
 
 template <int V>
-__device__ __forceinline__ void route_token(const Route& r, Index t, int lane,
+__device__ __forceinline__ void route_token(const Route& r, Lane<V>& row, Index t, int lane,
                                             const Scratch& scratch, unsigned* histogram) {
   const RouteSettings& s = r.settings;
   const bool masked = r.token_mask.given && r.token_mask.as<std::uint8_t>(t) == 0;
-  Lane<V> row;
-  row.load(r, t, lane, scratch);
-  RowKinds kinds;
-  for_experts<V>(s.experts, lane, [&](int i, int) { kinds.see(row.at(r, t, lane, i)); });
-  kinds.join();
-  if (!masked || r.scores.given) score_row<V>(r, row, t, lane, kinds.most, scratch);
-  const bool nan_row = !masked && kinds.is_nan_row(s.score_function);
-  if (masked || r.given_ids.given || nan_row) {
+  row.load(r, t, lane);
+  RowScores scores = read_row<V>(r, row, t, lane);
+  const bool chosen = masked || r.given_ids.given || scores.nan_row;
+  if (!chosen || r.scores.given) compare_row<V>(r, row, t, lane, scores, scratch);
+  if (chosen) {
     for (int j = lane; j < s.top_k; j += warp_size) {
       scratch.ids[j] = masked              ? -1
                        : r.given_ids.given ? static_cast<int>(r.given_ids.integer(t, j))
@@ -291,21 +355,15 @@ __device__ __forceinline__ void route_token(const Route& r, Index t, int lane,
     }
     __syncwarp();
   } else {
-    // Softmax without a bias is ordered by its logits, which no underflow can make equal.
-    const bool by_logits = s.score_function == DROPLESS_SCORE_SOFTMAX && !r.bias.given;
-    if (s.groups > 1) keep_groups(r, scratch, lane);
-    if constexpr (V > 0) {
-#pragma unroll
-      for (int i = 0; i < V; ++i) row.set_key(lane, i, 0);
+    if (s.groups > 1) {
+      keep_groups(s, scratch, lane);
+      for_experts<V>(s.experts, lane, [&](int i, int e) {
+        if (scratch.kept_groups[e / s.group_size()] == 0) row.take(lane, i);
+      });
     }
-    for_experts<V>(s.experts, lane, [&](int i, int e) {
-      const bool kept = s.groups == 1 || scratch.kept_groups[e / s.group_size()] != 0;
-      const float value = by_logits ? row.at(r, t, lane, i) : biased(r, scratch.scores[e], e);
-      row.set_key(lane, i, kept ? key_of(value) : 0);
-    });
     select<V>(s, row, lane, scratch);
   }
-  weigh(r, t, lane, nan_row, scratch, histogram);
+  weigh(r, t, lane, scores, scratch, histogram);
 }
 
 template <int V>
@@ -323,9 +381,11 @@ __global__ void __launch_bounds__(most_warps* warp_size) route_kernel(Route r) {
   __syncthreads();
   const Scratch scratch =
       scratch_of(s, V == 0, memory + s.experts + warp * words_of_warp(s, V == 0));
+  Lane<V> row;
+  row.begin(r, lane, scratch);
   const Index step = static_cast<Index>(gridDim.x) * warps;
   for (Index t = static_cast<Index>(blockIdx.x) * warps + warp; t < r.logits.shape[0]; t += step) {
-    route_token<V>(r, t, lane, scratch, histogram);
+    route_token<V>(r, row, t, lane, scratch, histogram);
   }
   __syncthreads();
   for (int e = static_cast<int>(threadIdx.x); e < s.experts; e += static_cast<int>(blockDim.x)) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Score functions of one logit in fp32 (ROUTING-1) and what a row with NaN is (ROUTING-8).
 //
-// Errors in units of 2^-24: exp and log1p 2 to 4, a quotient or a root 1 more; the bound of the two
-// pointwise scores is 8 (ROUTING-6).
+// Errors in units of 2^-24: exp and log1p 2 to 4, a sum or a root 1, an approximate reciprocal 2;
+// the bound of the two pointwise scores is 8 (ROUTING-6).
 #pragma once
 
 #include "optimized/cuda/elements.cuh"
@@ -10,7 +10,9 @@
 namespace dropless::cuda {
 
 __device__ __forceinline__ float sigmoid_score(float l) {
-  return __frcp_rn(1.0F + expf(-l));
+  float reciprocal;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(1.0F + expf(-l)));
+  return reciprocal;
 }
 __device__ __forceinline__ float sqrt_softplus_score(float l) {
   return __fsqrt_rn(fmaxf(l, 0.0F) + log1pf(expf(-fabsf(l))));
