@@ -6,10 +6,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "conformance/cases/case_id.h"
@@ -21,6 +24,7 @@ namespace {
 
 constexpr int device = 0;
 constexpr std::size_t alignment = 256;
+constexpr std::size_t staging_bytes = std::size_t{4} << 20;
 constexpr std::size_t arena_chunk = std::size_t{64} << 20;
 
 void check(cudaError_t error, std::string_view what) {
@@ -80,6 +84,49 @@ class CudaMemory : public Memory {
     copy(host, from, bytes, cudaMemcpyDeviceToHost);
   }
   void* stream() override { return stream_; }
+
+  bool hold(int milliseconds) override {
+    if (staging_ == nullptr) {
+      check(cudaMallocHost(reinterpret_cast<void**>(&staging_), staging_bytes), "pinning memory");
+    }
+    const auto sleep = [](void* time) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(reinterpret_cast<std::intptr_t>(time)));
+    };
+    check(cudaLaunchHostFunc(stream_, sleep,
+                             reinterpret_cast<void*>(static_cast<std::intptr_t>(milliseconds))),
+          "holding the stream");
+    return true;
+  }
+  // Out of pinned memory, without which the copy would wait.
+  void copy_in_later(void* to, const void* host, std::size_t bytes) override {
+    if (staging_ == nullptr || staged_ + bytes > staging_bytes) return copy_in(to, host, bytes);
+    std::memcpy(staging_ + staged_, host, bytes);
+    check(cudaMemcpyAsync(to, staging_ + staged_, bytes, cudaMemcpyHostToDevice, stream_),
+          "copying to the device");
+    staged_ += bytes;
+  }
+  void wait() override {
+    check(cudaStreamSynchronize(stream_), "waiting for the device");
+    staged_ = 0;
+  }
+
+  bool begin_capture() override {
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a capture");
+    return true;
+  }
+  std::function<void()> end_capture() override {
+    cudaGraph_t graph = nullptr;
+    if (const cudaError_t error = cudaStreamEndCapture(stream_, &graph); error != cudaSuccess) {
+      cudaGetLastError();
+      throw std::runtime_error(cudaGetErrorString(error));
+    }
+    cudaGraphExec_t made = nullptr;
+    check(cudaGraphInstantiate(&made, graph, 0), "instantiating a graph");
+    cudaGraphDestroy(graph);
+    const std::shared_ptr<CUgraphExec_st> runnable(made, cudaGraphExecDestroy);
+    return
+        [this, runnable] { check(cudaGraphLaunch(runnable.get(), stream_), "launching a graph"); };
+  }
   bool prefers_few_copies() const override { return true; }
 
  private:
@@ -102,6 +149,8 @@ class CudaMemory : public Memory {
   std::mutex mutex_;
   bool has_arena_ = true;
   cudaStream_t stream_ = nullptr;
+  std::byte* staging_ = nullptr;
+  std::size_t staged_ = 0;
   std::vector<Chunk> chunks_;
   std::size_t chunk_ = 0, used_ = 0, in_use_ = 0;
 };
