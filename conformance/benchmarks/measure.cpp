@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <ostream>
 #include <stdexcept>
 
@@ -12,6 +13,17 @@
 
 namespace dropless::conformance {
 namespace {
+
+// Why a run was skipped, or nothing. Google Benchmark 1.8 renamed what 1.7 calls an error.
+template <class Run>
+std::optional<std::string> error_of(const Run& run) {
+  if constexpr (requires { run.error_occurred; }) {
+    if (run.error_occurred) return run.error_message;
+  } else {
+    if (static_cast<bool>(run.skipped)) return run.skip_message;
+  }
+  return std::nullopt;
+}
 
 // Keeps the time of every repetition; prints nothing.
 class Collector : public benchmark::BenchmarkReporter {
@@ -21,8 +33,8 @@ class Collector : public benchmark::BenchmarkReporter {
     for (const Run& run : runs) {
       if (run.run_type != Run::RT_Iteration) continue;
       const std::string name = run.run_name.function_name;
-      if (run.error_occurred) {
-        errors[name] = run.error_message;
+      if (const auto error = error_of(run)) {
+        errors[name] = *error;
       } else {
         seconds[name].push_back(run.real_accumulated_time / static_cast<double>(run.iterations));
       }
