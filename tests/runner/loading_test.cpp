@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A library that cannot be judged is refused in one sentence, and the tool survives all of them.
+#include <cstdlib>
 #include <filesystem>
 
 #include "tests/runner/tool.h"
@@ -17,7 +18,13 @@ class Refusals : public testing::TestWithParam<Refused> {
   Tool tool;
 };
 
+// The same answers on a machine with GPUs.
+void hide_gpus() {
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);
+}
+
 TEST_P(Refusals, SayWhatAndWhatToDo) {
+  hide_gpus();
   std::vector<std::string> parts = GetParam().named;
   parts.push_back(std::string(GetParam().plugin) + ".so");
   for (const char* command : {"run", "info"}) {
@@ -77,6 +84,15 @@ TEST_F(Loading, FilesThatAreNoLibrary) {
   EXPECT_TRUE(is_usage_error(info("./cut.so"), {"./cut.so"}));
   write(tool.path("empty.so"), "");
   EXPECT_TRUE(is_usage_error(info("./empty.so"), {"./empty.so is not a shared library"}));
+}
+
+TEST_F(Loading, WithoutAGpuTheCudaImplementationSaysWhy) {
+  hide_gpus();
+  const Ran ran = tool.run({"run", "permutation.plan", "--tier", "smoke", "-i", "cuda"});
+  EXPECT_EQ(ran.code, 2) << ran;
+  EXPECT_TRUE(ran.err.find("NVIDIA") != std::string::npos ||
+              ran.err.find("built without CUDA") != std::string::npos)
+      << ran;
 }
 
 TEST_F(Loading, InfoTellsWhatTheLibraryDeclares) {
