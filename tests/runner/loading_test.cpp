@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A library that cannot be judged is refused in one sentence, and the tool survives all of them.
-#include <cstdlib>
 #include <filesystem>
 
 #include "tests/runner/tool.h"
@@ -19,12 +18,12 @@ class Refusals : public testing::TestWithParam<Refused> {
 };
 
 // The same answers on a machine with GPUs.
-void hide_gpus() {
-  setenv("CUDA_VISIBLE_DEVICES", "", 1);
+void hide_gpus(Tool& tool) {
+  tool.set("CUDA_VISIBLE_DEVICES", "");
 }
 
 TEST_P(Refusals, SayWhatAndWhatToDo) {
-  hide_gpus();
+  hide_gpus(tool);
   std::vector<std::string> parts = GetParam().named;
   parts.push_back(std::string(GetParam().plugin) + ".so");
   for (const char* command : {"run", "info"}) {
@@ -87,7 +86,7 @@ TEST_F(Loading, FilesThatAreNoLibrary) {
 }
 
 TEST_F(Loading, WithoutAGpuTheCudaImplementationSaysWhy) {
-  hide_gpus();
+  hide_gpus(tool);
   const Ran ran = tool.run({"run", "permutation.plan", "--tier", "smoke", "-i", "cuda"});
   EXPECT_EQ(ran.code, 2) << ran;
   EXPECT_TRUE(ran.err.find("NVIDIA") != std::string::npos ||
