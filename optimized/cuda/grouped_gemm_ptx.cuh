@@ -44,13 +44,15 @@ __device__ __forceinline__ void expect_bytes(std::uint32_t barrier, std::uint32_
                : "memory");
 }
 
-// Arrives at the barrier that lies at the same place in block `rank` of the cluster.
+// Arrives at the barrier that lies at the same place in block `rank` of the cluster. Only wgmma has
+// read what is released here, and only the copy engine writes it next: a fence over the cluster,
+// which costs as much as the products of a stage, would order nothing.
 __device__ __forceinline__ void arrive_at(std::uint32_t barrier, std::uint32_t rank) {
   asm volatile(
       "{\n"
       ".reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
       "}" ::"r"(barrier),
       "r"(rank)
       : "memory");
@@ -62,7 +64,7 @@ __device__ __forceinline__ void wait(std::uint32_t barrier, std::uint32_t parity
     asm volatile(
         "{\n"
         ".reg .pred p;\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
         "selp.u32 %0, 1, 0, p;\n"
         "}"
         : "=r"(done)

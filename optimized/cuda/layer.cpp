@@ -111,8 +111,8 @@ class LayerForward {
     const dropless_tensor& all = trace_.shared.offsets;
     experts(p_.shared_gate_up(all), p_.shared_down(all), p_.x, p_.shared, nullptr, trace_.shared);
     if (p_.parameters.shared_gate == nullptr) return;
-    trace_.shared_gate = static_cast<float*>(made(DROPLESS_FP32, {p_.tokens}).data);
-    gate_rows(call_, view(p_.x), view(*p_.parameters.shared_gate), trace_.shared_gate);
+    trace_.shared_gate = made(DROPLESS_FP32, {p_.tokens});
+    gate_rows(call_, view(p_.x), view(*p_.parameters.shared_gate), trace_.gate());
   }
 
   Call& call_;
@@ -139,7 +139,7 @@ void write_output(Call& call, const LayerProblem& p, const LayerTrace& trace,
   args.y = &routed;
   unpermute_forward(call, args);
   if (shared) {
-    add_parts(call, {{view(routed)}, {view(trace.shared.out), trace.shared_gate}}, view(y));
+    add_parts(call, {{view(routed)}, {view(trace.shared.out), trace.gate()}}, view(y));
   }
 }
 
@@ -156,8 +156,8 @@ void layer_forward(Call& call, dropless_layer_args& args) {
     state->tokens = p.tokens, state->hidden = p.hidden;
     state->has_trace = p.settings.recompute == 0;
   }
-  const bool kept = state && state->has_trace;
-  const LayerTrace trace = run_layer(call, p, kept ? state->memory : call.workspace());
+  const bool kept = state && state->has_trace, on_host = kept && p.settings.offload != 0;
+  const LayerTrace trace = run_layer(call, p, kept && !on_host ? state->memory : call.workspace());
   const bool trusted = call.trusted();
   call.set_trusted(true);
   write_output(call, p, trace, *args.y);
@@ -165,6 +165,7 @@ void layer_forward(Call& call, dropless_layer_args& args) {
   copy_integers(call, trace.ids, ids);
   copy_integers(call, trace.counts, counts);
   if (kept) state->trace = trace;
+  if (on_host) keep_on_host(call, *state, trace);
   args.saved = state.release();
   call.ran("layer");
 }
@@ -179,8 +180,10 @@ void layer_backward(Call& call, const dropless_layer_backward_args& args) {
   auto* const kept = static_cast<LayerState*>(forward.saved);
   refuse_if(kept != nullptr && (kept->tokens != p.tokens || kept->hidden != p.hidden),
             "saved: kept by a forward call of another size");
-  const LayerTrace trace =
-      kept != nullptr && kept->has_trace ? kept->trace : run_layer(call, p, call.workspace());
+  const bool has_trace = kept != nullptr && kept->has_trace;
+  const LayerTrace trace = !has_trace         ? run_layer(call, p, call.workspace())
+                           : kept->is_on_host ? bring_back(call, *kept)
+                                              : kept->trace;
   const bool trusted = call.trusted();
   call.set_trusted(true);
   run_backward(call, p, trace, gradients, *args.d_y, args.d_logits, *args.d_x);

@@ -163,10 +163,10 @@ class LayerBackward {
   // gate's argument [T].
   dropless_tensor shared_expert() {
     const dropless_tensor d_out = made(p_.x.dtype, {p_.tokens, p_.hidden});
-    add_parts(call_, {{view(d_y_), trace_.shared_gate}}, view(d_out));
+    add_parts(call_, {{view(d_y_), trace_.gate()}}, view(d_out));
     if (p_.parameters.shared_gate != nullptr) {
       d_gate_ = call_.scratch<float>(p_.tokens);
-      gate_rows_backward(call_, view(d_y_), view(trace_.shared.out), trace_.shared_gate, d_gate_);
+      gate_rows_backward(call_, view(d_y_), view(trace_.shared.out), trace_.gate(), d_gate_);
       if (g_.shared_gate != nullptr) {
         Zones all;
         all.rows = p_.tokens;

@@ -20,7 +20,59 @@ Pool& pool() {
   return *all;
 }
 
+Index bytes_of(const dropless_tensor& tensor) {
+  Index bytes = element_bytes(tensor.dtype);
+  for (std::int32_t axis = 0; axis < tensor.rank; ++axis) bytes *= tensor.shape[axis];
+  return bytes;
+}
+
+// Every tensor of a trace that is there, and where it lies in the host's memory.
+template <class Visit>
+std::size_t for_each_tensor(LayerTrace& t, const Visit& visit) {
+  std::size_t place = 0;
+  for (dropless_tensor* tensor :
+       {&t.logits, &t.weights, &t.ids, &t.counts, &t.row_map, &t.source, &t.rows, &t.row_weights,
+        &t.routed.offsets, &t.routed.gate_up, &t.routed.hidden, &t.routed.out, &t.shared.offsets,
+        &t.shared.gate_up, &t.shared.hidden, &t.shared.out, &t.shared_gate}) {
+    if (tensor->rank == 0) continue;
+    const auto bytes = static_cast<std::size_t>(bytes_of(*tensor));
+    visit(*tensor, place, bytes);
+    place += bytes;
+  }
+  return place;
+}
+
 }  // namespace
+
+void keep_on_host(Call& call, LayerState& state, const LayerTrace& trace) {
+  state.trace = trace;
+  const std::size_t needed =
+      for_each_tensor(state.trace, [](const dropless_tensor&, std::size_t, std::size_t) {});
+  if (needed > state.host_bytes) {
+    if (state.host != nullptr) check(cudaFreeHost(state.host), "freeing host memory");
+    state.host = nullptr, state.host_bytes = 0;
+    check(cudaMallocHost(reinterpret_cast<void**>(&state.host), needed), "pinning host memory");
+    state.host_bytes = needed;
+  }
+  for_each_tensor(state.trace,
+                  [&](const dropless_tensor& tensor, std::size_t place, std::size_t bytes) {
+                    check(cudaMemcpyAsync(state.host + place, tensor.data, bytes,
+                                          cudaMemcpyDeviceToHost, call.stream()),
+                          "moving kept tensors to the host");
+                  });
+  state.is_on_host = true;
+}
+
+LayerTrace bring_back(Call& call, const LayerState& state) {
+  LayerTrace trace = state.trace;
+  for_each_tensor(trace, [&](dropless_tensor& tensor, std::size_t place, std::size_t bytes) {
+    tensor.data = call.scratch<std::byte>(static_cast<Index>(bytes));
+    check(cudaMemcpyAsync(tensor.data, state.host + place, bytes, cudaMemcpyHostToDevice,
+                          call.stream()),
+          "moving kept tensors back");
+  });
+  return trace;
+}
 
 KeptState take_state(const Call& call) {
   const std::pair<int, cudaStream_t> home{call.device().ordinal, call.stream()};
@@ -37,7 +89,7 @@ KeptState take_state(const Call& call) {
   }
   if (!state) state.reset(new LayerState);
   state->home = home;
-  state->has_trace = false;
+  state->has_trace = state->is_on_host = false;
   state->memory.release({});
   return state;
 }

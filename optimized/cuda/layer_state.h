@@ -21,7 +21,11 @@ struct LayerTrace {
   dropless_tensor row_map, source;               // [T,K], [N]
   dropless_tensor rows, row_weights;             // [N,H] as the experts see them, [N]
   ExpertTrace routed, shared;
-  float* shared_gate = nullptr;  // [T], null without a gate
+  dropless_tensor shared_gate;  // [T], rank 0 without a gate
+
+  [[nodiscard]] float* gate() const {
+    return shared_gate.rank > 0 ? static_cast<float*>(shared_gate.data) : nullptr;
+  }
 };
 
 // The handle that layer_forward hands out. States are used again on the stream that they were
@@ -32,7 +36,16 @@ struct LayerState {
   bool has_trace = false;  // not with recomputation
   LayerTrace trace;
   Workspace memory;
+  // With offload the trace is kept here instead; pinned.
+  std::byte* host = nullptr;
+  std::size_t host_bytes = 0;
+  bool is_on_host = false;
 };
+// Copies a trace in scratch memory to the host, and back into scratch memory of another call. Both
+// are ordered on the stream; nothing waits.
+void keep_on_host(Call& call, LayerState& state, const LayerTrace& trace);
+LayerTrace bring_back(Call& call, const LayerState& state);
+
 struct GiveBack {
   void operator()(LayerState* state) const noexcept;
 };

@@ -24,93 +24,143 @@ struct Dequantize {
   const int* refusal;
 };
 
-// Scale byte of (row of the tile, column of the matrix).
-__device__ __forceinline__ std::uint32_t byte_at(const ScaleBytes& s, const RowTile& tile,
-                                                 Index packed_base, int row, Index column) {
-  if (s.packed) {
-    const int inside = static_cast<int>(column % tile_columns);
-    const int place = s.column_wise ? packed_place(inside, row / stripe_rows)
-                                    : packed_place(row, inside / DROPLESS_BLOCK_SIZE);
-    return s.packed_byte(packed_base + place);
+// Where a lane stands: up to 32 rows x 4 columns.
+struct Place {
+  Index first;  // row of the matrix
+  int stripe;   // of the tile
+  int rows, real;
+  Index column, column_tile;
+  int columns;  // 1 .. 4
+};
+
+// First scale byte of the lane, and the steps to the next row or column.
+struct ScalePlace {
+  const std::uint8_t* at;
+  Index step;
+
+  __device__ ScalePlace(const ScaleBytes& s, const RowTile& tile, const Place& p) {
+    const std::uint8_t* data = reinterpret_cast<const std::uint8_t*>(s.bytes.data);
+    const int inside = static_cast<int>(p.column % tile_columns);
+    if (s.packed) {
+      const int place = s.column_wise
+                            ? packed_place(inside, p.stripe)
+                            : packed_place(p.stripe * stripe_rows, inside / DROPLESS_BLOCK_SIZE);
+      at = data + (s.packed_tile(tile, p.column_tile) + place) * s.bytes.strides[0];
+      step = 16 * s.bytes.strides[0];  // to the next of 32 rows, or of 32 columns
+    } else if (s.column_wise) {
+      const Index stripe = tile.stripes_before + tile.local * 4 + p.stripe;
+      at = data + stripe * s.bytes.strides[0] + p.column * s.bytes.strides[1];
+      step = s.bytes.strides[1];
+    } else {
+      at =
+          data + p.first * s.bytes.strides[0] + p.column / DROPLESS_BLOCK_SIZE * s.bytes.strides[1];
+      step = s.bytes.strides[0];
+    }
   }
-  if (s.column_wise) {
-    const Index stripe = tile.stripes_before + tile.local * 4 + row / stripe_rows;
-    return s.bytes.as<std::uint8_t>(stripe, column);
+};
+
+__device__ __forceinline__ void store_four(const Dequantize& d, std::byte* at, Index column_bytes,
+                                           int columns, const float (&v)[lane_columns]) {
+  if (d.wide) {
+    if (d.y.dtype == DROPLESS_BF16) {
+      *reinterpret_cast<uint2*>(at) =
+          make_uint2(round_bf16_pair(v[0], v[1]), round_bf16_pair(v[2], v[3]));
+    } else {
+      *reinterpret_cast<float4*>(at) = make_float4(v[0], v[1], v[2], v[3]);
+    }
+    return;
   }
-  return s.bytes.as<std::uint8_t>(tile.first + row, column / DROPLESS_BLOCK_SIZE);
+#pragma unroll
+  for (int k = 0; k < lane_columns; ++k) {
+    std::byte* to = at + k * column_bytes;
+    if (k >= columns) continue;
+    if (d.y.dtype == DROPLESS_BF16) {
+      *reinterpret_cast<std::uint16_t*>(to) = static_cast<std::uint16_t>(round_bf16(v[k]));
+    } else {
+      *reinterpret_cast<float*>(to) = v[k];
+    }
+  }
 }
 
-__device__ __forceinline__ void store_four(const Tensor& y, Index row, Index column,
-                                           const float (&v)[4]) {
-  std::byte* at = y.data + (row * y.strides[0] + column) * y.element;
-  if (y.dtype == DROPLESS_BF16) {
-    *reinterpret_cast<uint2*>(at) =
-        make_uint2(round_bf16_pair(v[0], v[1]), round_bf16_pair(v[2], v[3]));
-  } else {
-    *reinterpret_cast<float4*>(at) = make_float4(v[0], v[1], v[2], v[3]);
+__device__ __forceinline__ std::uint32_t load_codes(const Dequantize& d, const std::byte* at,
+                                                    Index column_bytes, int columns) {
+  if (d.wide) return __ldg(reinterpret_cast<const std::uint32_t*>(at));
+  std::uint32_t word = 0;
+#pragma unroll
+  for (int k = 0; k < lane_columns; ++k) {
+    if (k < columns) {
+      word |=
+          static_cast<std::uint32_t>(*reinterpret_cast<const std::uint8_t*>(at + k * column_bytes))
+          << (8 * k);
+    }
+  }
+  return word;
+}
+
+template <bool e5m2>
+__device__ __forceinline__ void dequantize_rows(const Dequantize& d, const RowTile& tile,
+                                                const Place& p) {
+  const Index code_columns = d.codes.strides[1], y_columns = d.y.strides[1] * d.y.element;
+  const Index code_row = d.codes.strides[0], y_row = d.y.strides[0] * d.y.element;
+  const std::byte* codes =
+      d.codes.data + p.first * code_row + p.column * (d.wide ? 1 : code_columns);
+  std::byte* y = d.y.data + p.first * y_row + p.column * (d.wide ? d.y.element : y_columns);
+  const ScalePlace scales(d.scales, tile, p);
+  const std::uint8_t* scale_at = scales.at;
+  const bool column_wise = d.scales.column_wise;
+  float scale[lane_columns] = {};  // column-wise blocks: the same for all rows of the stripe
+#pragma unroll
+  for (int k = 0; k < lane_columns; ++k) {
+    if (column_wise && k < p.columns) scale[k] = scale_value(__ldg(scale_at + k * scales.step));
+  }
+#pragma unroll 1
+  for (int start = 0; start < p.rows; start += rows_at_once) {
+    std::uint32_t words[rows_at_once], bytes[rows_at_once];
+#pragma unroll
+    for (int i = 0; i < rows_at_once; ++i) {
+      words[i] = bytes[i] = 0;
+      if (start + i < p.real) {
+        words[i] = load_codes(d, codes, code_columns, p.columns);
+        if (!column_wise) bytes[i] = __ldg(scale_at);
+      }
+      codes += code_row;
+      scale_at += scales.step;
+    }
+#pragma unroll
+    for (int i = 0; i < rows_at_once; ++i) {
+      if (!column_wise) scale[0] = scale[1] = scale[2] = scale[3] = scale_value(bytes[i]);
+      const float2 low = decode_pair<e5m2>(words[i]), high = decode_pair<e5m2>(words[i] >> 16);
+      float v[lane_columns] = {low.x * scale[0], low.y * scale[1], high.x * scale[2],
+                               high.y * scale[3]};
+      if (start + i >= p.real) {  // a scale of NaN must not reach the zero of padding
+#pragma unroll
+        for (int k = 0; k < lane_columns; ++k) v[k] = 0;
+      }
+      if (start + i < p.rows) store_four(d, y, y_columns, p.columns, v);
+      y += y_row;
+    }
   }
 }
 
 __global__ void __launch_bounds__(block_threads) dequantize_kernel(Dequantize d) {
-  if (*d.refusal != 0) return;
-  const Index columns = d.y.shape[1], column_tiles = ceil_div(columns, tile_columns);
+  const bool refused = *d.refusal != 0;
+  const unsigned column_tiles = static_cast<unsigned>(ceil_div(d.y.shape[1], tile_columns));
   RowTile tile;
-  if (!d.tiles.get(blockIdx.x / column_tiles, tile)) return;
-  const Index column_tile = blockIdx.x % column_tiles;
-  const Index column = column_tile * tile_columns + threadIdx.x % warp_size * lane_columns;
-  if (column >= columns) return;
-  const Index packed_base = d.scales.packed ? d.scales.packed_tile(tile, column_tile) : 0;
-  const int first = static_cast<int>(threadIdx.x) / warp_size * stripe_rows;
-  const int end = min(first + stripe_rows, tile.rows);
-  const int wanted = static_cast<int>(min(columns - column, Index{lane_columns}));
-  float scale[lane_columns] = {};  // column-wise blocks: the same for all rows of the stripe
-#pragma unroll
-  for (int k = 0; k < lane_columns; ++k) {
-    if (d.scales.column_wise && first < end && k < wanted) {
-      scale[k] = scale_value(byte_at(d.scales, tile, packed_base, first, column + k));
-    }
-  }
-#pragma unroll 1
-  for (int start = first; start < end; start += rows_at_once) {
-    std::uint32_t words[rows_at_once] = {}, bytes[rows_at_once] = {};
-#pragma unroll
-    for (int i = 0; i < rows_at_once; ++i) {
-      const int row = start + i;
-      if (row >= min(end, tile.real)) continue;
-      if (d.wide) {
-        words[i] = *reinterpret_cast<const std::uint32_t*>(
-            d.codes.data + (tile.first + row) * d.codes.strides[0] + column);
-      } else {
-#pragma unroll
-        for (int k = 0; k < lane_columns; ++k) {
-          if (k >= wanted) continue;
-          const std::uint32_t code = d.codes.as<std::uint8_t>(tile.first + row, column + k);
-          words[i] |= code << (8 * k);
-        }
-      }
-      if (!d.scales.column_wise) bytes[i] = byte_at(d.scales, tile, packed_base, row, column);
-    }
-#pragma unroll
-    for (int i = 0; i < rows_at_once; ++i) {
-      const int row = start + i;
-      if (row >= end) continue;
-      float v[lane_columns] = {};
-      if (row < tile.real) {
-        const float of_row = scale_value(bytes[i]);
-#pragma unroll
-        for (int k = 0; k < lane_columns; ++k) {
-          v[k] = decode(words[i] >> (8 * k), d.e5m2) * (d.scales.column_wise ? scale[k] : of_row);
-        }
-      }
-      if (d.wide) {
-        store_four(d.y, tile.first + row, column, v);
-      } else {
-#pragma unroll
-        for (int k = 0; k < lane_columns; ++k) {
-          if (k < wanted) store_float(d.y, v[k], tile.first + row, column + k);
-        }
-      }
-    }
+  const bool there = d.tiles.get(blockIdx.x / column_tiles, tile);
+  if (refused || !there) return;
+  Place p;
+  p.stripe = static_cast<int>(threadIdx.x) / warp_size;
+  p.first = tile.first + p.stripe * stripe_rows;
+  p.rows = min(tile.rows - p.stripe * stripe_rows, stripe_rows);
+  p.real = min(tile.real - p.stripe * stripe_rows, stripe_rows);
+  p.column_tile = blockIdx.x % column_tiles;
+  p.column = p.column_tile * tile_columns + threadIdx.x % warp_size * lane_columns;
+  p.columns = static_cast<int>(min(d.y.shape[1] - p.column, Index{lane_columns}));
+  if (p.columns <= 0 || p.rows <= 0) return;
+  if (d.e5m2) {
+    dequantize_rows<true>(d, tile, p);
+  } else {
+    dequantize_rows<false>(d, tile, p);
   }
 }
 

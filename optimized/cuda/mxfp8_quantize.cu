@@ -165,63 +165,80 @@ __device__ __forceinline__ std::uint32_t byte_of(std::uint32_t word, int k) {
 // Where a warp stands.
 struct Place {
   int lane, stripe;       // stripe of the tile
-  int real, rows;         // of the stripe: real ones, and all of the zone
+  int rows;               // of the zone in the stripe
+  int read, written;      // of them in this lane: 0 beyond the columns
   Index first;            // row of the matrix
   Index column, columns;  // this lane's first column, and all there are
   Index column_tile;
 };
 
+// Rows of codes, one after the other.
 template <bool wide>
-__device__ __forceinline__ void store_codes(const Tensor& codes, const Place& p, int i,
-                                            std::uint32_t word) {
-  std::byte* at = codes.data + (p.first + i) * codes.strides[0];
-  if constexpr (wide) {
-    *reinterpret_cast<std::uint32_t*>(at + p.column) = word;
-  } else {
+struct CodeRows {
+  std::byte* at;
+  Index row_bytes, column_bytes;
+  int columns;  // of this lane, 0 .. 4
+
+  __device__ __forceinline__ CodeRows(const Tensor& codes, const Place& p)
+      : at(codes.data + p.first * codes.strides[0] + p.column * (wide ? 1 : codes.strides[1])),
+        row_bytes(codes.strides[0]),
+        column_bytes(wide ? 1 : codes.strides[1]),
+        columns(static_cast<int>(min(max(p.columns - p.column, Index{0}), Index{4}))) {}
+
+  __device__ __forceinline__ void store(bool there, std::uint32_t word) {
+    if constexpr (wide) {
+      if (there) *reinterpret_cast<std::uint32_t*>(at) = word;
+    } else {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      if (p.column + k < p.columns) {
-        *reinterpret_cast<std::uint8_t*>(at + (p.column + k) * codes.strides[1]) =
-            static_cast<std::uint8_t>(byte_of(word, k));
+      for (int k = 0; k < 4; ++k) {
+        if (there && k < columns) {
+          *reinterpret_cast<std::uint8_t*>(at + k * column_bytes) =
+              static_cast<std::uint8_t>(byte_of(word, k));
+        }
       }
     }
+    at += row_bytes;
   }
+};
+
+template <bool e5m2, class Four>
+__device__ __forceinline__ std::uint32_t encode(const Four& x, const float (&inverse)[4]) {
+  float v[4];
+  x.get(v);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) v[k] *= inverse[k];
+  return encode_four<e5m2>(v);
 }
 
-template <bool wide, class Four>
+template <bool wide, bool e5m2, class Four>
 __device__ __forceinline__ void encode_rows(const Quantize& q, const Four (&x)[stripe_rows],
                                             const Place& p, std::uint32_t bytes) {
-  std::uint32_t word = 0;
+  CodeRows<wide> rows(q.row.codes, p);
+  const std::uint32_t inverses = inverse_bytes(bytes);
 #pragma unroll
-  for (int i = 0; i < stripe_rows; ++i) {
-    if (i % 4 == 0) word = __shfl_sync(whole_warp, bytes, (p.lane & ~(block_lanes - 1)) | i / 4);
-    const float inverse = inverse_scale(byte_of(word, i % 4));
-    float v[4];
-    x[i].get(v);
+  for (int i = 0; i < stripe_rows; i += 4) {
+    // Lane i / 4 of the block holds the bytes of rows i to i + 3.
+    const std::uint32_t word =
+        __shfl_sync(whole_warp, inverses, (p.lane & ~(block_lanes - 1)) | i / 4);
+    const float scale[4] = {inverse_scale<0>(word), inverse_scale<1>(word), inverse_scale<2>(word),
+                            inverse_scale<3>(word)};
 #pragma unroll
-    for (int k = 0; k < 4; ++k) v[k] *= inverse;
-    if (i < p.rows && p.column < p.columns) {
-      store_codes<wide>(q.row.codes, p, i, encode_four(v, q.row.e5m2));
+    for (int k = 0; k < 4; ++k) {
+      const float all[4] = {scale[k], scale[k], scale[k], scale[k]};
+      rows.store(i + k < p.written, encode<e5m2>(x[i + k], all));
     }
   }
 }
 
-template <bool wide, class Four>
+template <bool wide, bool e5m2, class Four>
 __device__ __forceinline__ void encode_columns(const Quantize& q, const Four (&x)[stripe_rows],
                                                const Place& p, std::uint32_t bytes) {
-  float inverse[4];
+  CodeRows<wide> rows(q.column.codes, p);
+  const std::uint32_t inverses = inverse_bytes(bytes);
+  const float scale[4] = {inverse_scale<0>(inverses), inverse_scale<1>(inverses),
+                          inverse_scale<2>(inverses), inverse_scale<3>(inverses)};
 #pragma unroll
-  for (int k = 0; k < 4; ++k) inverse[k] = inverse_scale(byte_of(bytes, k));
-#pragma unroll
-  for (int i = 0; i < stripe_rows; ++i) {
-    float v[4];
-    x[i].get(v);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) v[k] *= inverse[k];
-    if (i < p.rows && p.column < p.columns) {
-      store_codes<wide>(q.column.codes, p, i, encode_four(v, q.column.e5m2));
-    }
-  }
+  for (int i = 0; i < stripe_rows; ++i) rows.store(i < p.written, encode<e5m2>(x[i], scale));
 }
 
 // Packed: into the square's tile in shared memory; linear: to where they belong.
@@ -269,51 +286,62 @@ __device__ __forceinline__ void store_packed(const Direction& d, const RowTile& 
 template <class Four, bool wide>
 __global__ void __launch_bounds__(block_threads) quantize_kernel(Quantize q) {
   __shared__ alignas(16) std::uint8_t packed[2][packed_tile_bytes];
-  if (*q.refusal != 0) return;
-  const Index column_tiles = ceil_div(q.x.shape[1], tile_columns);
+  const bool refused = *q.refusal != 0;  // looked at together with the tile, not before it
+  const unsigned column_tiles = static_cast<unsigned>(ceil_div(q.x.shape[1], tile_columns));
   RowTile tile;
-  if (!q.tiles.get(blockIdx.x / column_tiles, tile)) return;
+  const bool there = q.tiles.get(blockIdx.x / column_tiles, tile);
+  if (refused || !there) return;
   Place p;
   p.lane = static_cast<int>(threadIdx.x) % warp_size;
   p.stripe = static_cast<int>(threadIdx.x) / warp_size;
-  p.real = max(tile.real - p.stripe * stripe_rows, 0);
   p.rows = max(tile.rows - p.stripe * stripe_rows, 0);
   p.first = tile.first + p.stripe * stripe_rows;
   p.column_tile = blockIdx.x % column_tiles;
   p.column = p.column_tile * tile_columns + p.lane * lane_columns;
   p.columns = q.x.shape[1];
+  p.written = p.column < p.columns ? p.rows : 0;
+  p.read = min(p.written, max(tile.real - p.stripe * stripe_rows, 0));
 
   Four x[stripe_rows];
+  const Index row_bytes = q.x.strides[0] * q.x.element;
+  const Index column_bytes = wide ? q.x.element : q.x.strides[1] * q.x.element;
+  const std::byte* at = q.x.data + p.first * row_bytes + p.column * column_bytes;
 #pragma unroll
   for (int i = 0; i < stripe_rows; ++i) {
     x[i].clear();
-    const std::byte* at = q.x.data + (p.first + i) * q.x.strides[0] * q.x.element;
     if constexpr (wide) {
-      if (i < p.real && p.column < p.columns) x[i].load(at + p.column * q.x.element);
+      if (i < p.read) x[i].load(at);
     } else {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        if (i < p.real && p.column + k < p.columns) {
-          x[i].set(k, at + (p.column + k) * q.x.strides[1] * q.x.element);
-        }
+        if (i < p.read && p.column + k < p.columns) x[i].set(k, at + k * column_bytes);
       }
     }
+    at += row_bytes;
   }
   Maxima maxima = maxima_of(x, p.lane);
   if (q.square) make_square(maxima);
-  std::uint32_t row_bytes = 0, column_bytes = 0;
+  std::uint32_t row_scales = 0, column_scales = 0;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    row_bytes |= scale_byte(maxima.row[k], q.row.e5m2) << (8 * k);
-    column_bytes |= scale_byte(maxima.column[k], q.column.e5m2) << (8 * k);
+    row_scales |= scale_byte(maxima.row[k], q.row.e5m2) << (8 * k);
+    column_scales |= scale_byte(maxima.column[k], q.column.e5m2) << (8 * k);
   }
   if (q.row.wanted) {
-    encode_rows<wide>(q, x, p, row_bytes);
-    store_row_scales(q.row, p, row_bytes, packed[0]);
+    if (q.row.e5m2) {
+      encode_rows<wide, true>(q, x, p, row_scales);
+    } else {
+      encode_rows<wide, false>(q, x, p, row_scales);
+    }
+    store_row_scales(q.row, p, row_scales, packed[0]);
   }
   if (q.column.wanted) {
-    encode_columns<wide>(q, x, p, column_bytes);
-    store_column_scales(q.column, tile, p, column_bytes, packed[1]);
+    if (q.column.e5m2) {
+      encode_columns<wide, true>(q, x, p, column_scales);
+    } else {
+      encode_columns<wide, false>(q, x, p, column_scales);
+    }
+    store_column_scales(q.column, tile, p, column_scales, packed[1]);
   }
   __syncthreads();
   if (q.row.wanted && q.row.scales.packed) store_packed(q.row, tile, p, packed[0]);

@@ -32,12 +32,11 @@ struct RowTiles {
   Index most = 0;  // tiles that there can be
 
 #ifdef __CUDACC__
-  // False where there is no tile of that number.
+  // False where there is no tile of that number, which is below `most`.
   [[nodiscard]] __device__ __forceinline__ bool get(Index number, RowTile& tile) const {
     if (table != nullptr) {
-      if (number >= *count) return false;
-      tile = table[number];
-      return true;
+      tile = table[number];  // read whether it is there or not: one wait instead of two
+      return number < *count;
     }
     const int here = static_cast<int>(min(rows - number * tile_rows, Index{tile_rows}));
     tile = {number * tile_rows, 0, 0, number, most, here, here};
