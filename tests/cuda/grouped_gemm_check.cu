@@ -112,7 +112,7 @@ __device__ void check_element(const GroupedProduct& p, const void* earlier, Inde
                                           g * p.c.group_stride + row * p.c.row_stride + column);
       }
     }
-    const double ulp = p.out.dtype == DROPLESS_FP32 ? 0x1.01p-24 : 0x1.01p-9;
+    const double ulp = p.out.dtype == DROPLESS_FP32 ? 0x1.01p-24 : 0x1.01p-8;
     bound = ulp * fabs(expected) +
             (exact ? 0 : (static_cast<double>(p.depth(g)) / 16 + 4) * 0x1p-23 * magnitude * 1.5);
     right = isnan(expected) ? isnan(got) : fabs(got - expected) <= bound;
