@@ -142,7 +142,11 @@ bench_all() {
   echo "|---|---|---|"
 } >"$summary"
 
-lines=25 part build build_all
+# `timeout` runs programs only: functions go through a shell of their own.
+export -f wanted build_all sanitize bench_all
+export parts build root jobs tool implementation sanitizer_shard
+
+lines=25 part build bash -c build_all
 if [[ ! -x $tool ]]; then
   cat "$summary"
   exit 1
@@ -154,8 +158,6 @@ lines=150 part standard "$tool" gate -i "$implementation" -j "$workers" --result
 lines=60 part fuzz "$tool" fuzz --seconds "$fuzz_seconds" --seed "$fuzz_seed" --shrink-seconds 5 \
   -i "$implementation" -j "$workers" --out "$out/fuzz"
 part faults "$tool" faults --tier "$faults_tier" -j "$jobs"
-export -f sanitize bench_all
-export tool build root sanitizer_shard implementation
 lines=80 part sanitizer bash -c sanitize
 lines=60 part bench bash -c bench_all
 cat "$summary"
