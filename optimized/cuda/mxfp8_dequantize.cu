@@ -59,52 +59,56 @@ struct ScalePlace {
   }
 };
 
-__device__ __forceinline__ void store_four(const Dequantize& d, std::byte* at, Index column_bytes,
+template <bool wide>
+__device__ __forceinline__ void store_four(dropless_dtype dtype, std::byte* at, Index column_bytes,
                                            int columns, const float (&v)[lane_columns]) {
-  if (d.wide) {
-    if (d.y.dtype == DROPLESS_BF16) {
+  if constexpr (wide) {
+    if (dtype == DROPLESS_BF16) {
       *reinterpret_cast<uint2*>(at) =
           make_uint2(round_bf16_pair(v[0], v[1]), round_bf16_pair(v[2], v[3]));
     } else {
       *reinterpret_cast<float4*>(at) = make_float4(v[0], v[1], v[2], v[3]);
     }
-    return;
-  }
+  } else {
 #pragma unroll
-  for (int k = 0; k < lane_columns; ++k) {
-    std::byte* to = at + k * column_bytes;
-    if (k >= columns) continue;
-    if (d.y.dtype == DROPLESS_BF16) {
-      *reinterpret_cast<std::uint16_t*>(to) = static_cast<std::uint16_t>(round_bf16(v[k]));
-    } else {
-      *reinterpret_cast<float*>(to) = v[k];
+    for (int k = 0; k < lane_columns; ++k) {
+      std::byte* to = at + k * column_bytes;
+      if (k >= columns) continue;
+      if (dtype == DROPLESS_BF16) {
+        *reinterpret_cast<std::uint16_t*>(to) = static_cast<std::uint16_t>(round_bf16(v[k]));
+      } else {
+        *reinterpret_cast<float*>(to) = v[k];
+      }
     }
   }
 }
 
-__device__ __forceinline__ std::uint32_t load_codes(const Dequantize& d, const std::byte* at,
-                                                    Index column_bytes, int columns) {
-  if (d.wide) return __ldg(reinterpret_cast<const std::uint32_t*>(at));
+template <bool wide>
+__device__ __forceinline__ std::uint32_t load_codes(const std::byte* at, Index column_bytes,
+                                                    int columns) {
   std::uint32_t word = 0;
+  if constexpr (wide) {
+    word = __ldg(reinterpret_cast<const std::uint32_t*>(at));
+  } else {
 #pragma unroll
-  for (int k = 0; k < lane_columns; ++k) {
-    if (k < columns) {
-      word |=
-          static_cast<std::uint32_t>(*reinterpret_cast<const std::uint8_t*>(at + k * column_bytes))
-          << (8 * k);
+    for (int k = 0; k < lane_columns; ++k) {
+      if (k < columns) {
+        word |= static_cast<std::uint32_t>(
+                    *reinterpret_cast<const std::uint8_t*>(at + k * column_bytes))
+                << (8 * k);
+      }
     }
   }
   return word;
 }
 
-template <bool e5m2>
+template <bool e5m2, bool wide>
 __device__ __forceinline__ void dequantize_rows(const Dequantize& d, const RowTile& tile,
                                                 const Place& p) {
   const Index code_columns = d.codes.strides[1], y_columns = d.y.strides[1] * d.y.element;
   const Index code_row = d.codes.strides[0], y_row = d.y.strides[0] * d.y.element;
-  const std::byte* codes =
-      d.codes.data + p.first * code_row + p.column * (d.wide ? 1 : code_columns);
-  std::byte* y = d.y.data + p.first * y_row + p.column * (d.wide ? d.y.element : y_columns);
+  const std::byte* codes = d.codes.data + p.first * code_row + p.column * (wide ? 1 : code_columns);
+  std::byte* y = d.y.data + p.first * y_row + p.column * (wide ? d.y.element : y_columns);
   const ScalePlace scales(d.scales, tile, p);
   const std::uint8_t* scale_at = scales.at;
   const bool column_wise = d.scales.column_wise;
@@ -120,7 +124,7 @@ __device__ __forceinline__ void dequantize_rows(const Dequantize& d, const RowTi
     for (int i = 0; i < rows_at_once; ++i) {
       words[i] = bytes[i] = 0;
       if (start + i < p.real) {
-        words[i] = load_codes(d, codes, code_columns, p.columns);
+        words[i] = load_codes<wide>(codes, code_columns, p.columns);
         if (!column_wise) bytes[i] = __ldg(scale_at);
       }
       codes += code_row;
@@ -136,7 +140,7 @@ __device__ __forceinline__ void dequantize_rows(const Dequantize& d, const RowTi
 #pragma unroll
         for (int k = 0; k < lane_columns; ++k) v[k] = 0;
       }
-      if (start + i < p.rows) store_four(d, y, y_columns, p.columns, v);
+      if (start + i < p.rows) store_four<wide>(d.y.dtype, y, y_columns, p.columns, v);
       y += y_row;
     }
   }
@@ -158,9 +162,9 @@ __global__ void __launch_bounds__(block_threads) dequantize_kernel(Dequantize d)
   p.columns = static_cast<int>(min(d.y.shape[1] - p.column, Index{lane_columns}));
   if (p.columns <= 0 || p.rows <= 0) return;
   if (d.e5m2) {
-    dequantize_rows<true>(d, tile, p);
+    d.wide ? dequantize_rows<true, true>(d, tile, p) : dequantize_rows<true, false>(d, tile, p);
   } else {
-    dequantize_rows<false>(d, tile, p);
+    d.wide ? dequantize_rows<false, true>(d, tile, p) : dequantize_rows<false, false>(d, tile, p);
   }
 }
 

@@ -143,8 +143,23 @@ __device__ __forceinline__ Maxima maxima_of(const Bfloat4 (&x)[stripe_rows], int
   return result;
 }
 
-// The maxima of a 32 x 32 tile replace those of its rows and columns (MXFP8-6).
-__device__ __forceinline__ void make_square(Maxima& maxima) {
+__device__ __forceinline__ std::uint32_t byte_of(std::uint32_t word, int k) {
+  return word >> (8 * k) & 0xFFu;
+}
+
+// Where a warp stands.
+struct Place {
+  int lane, stripe;       // stripe of the tile
+  int rows, real;         // of the zone in the stripe, and of them real ones
+  int read, written;      // of them in this lane: 0 beyond the columns
+  Index first;            // row of the matrix
+  Index column, columns;  // this lane's first column, and all there are
+  Index column_tile;
+};
+
+// The maximum of a 32 x 32 tile replaces those of its real rows and columns (MXFP8-6); what is
+// padding keeps 0 (MXFP8-8).
+__device__ __forceinline__ void make_square(Maxima& maxima, const Place& p) {
   std::uint32_t most = 0;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
@@ -155,22 +170,11 @@ __device__ __forceinline__ void make_square(Maxima& maxima) {
     most = max(most, __shfl_xor_sync(whole_warp, most, mask));
   }
 #pragma unroll
-  for (int k = 0; k < 4; ++k) maxima.column[k] = maxima.row[k] = most;
+  for (int k = 0; k < 4; ++k) {
+    maxima.row[k] = p.lane % block_lanes * 4 + k < p.real ? most : 0;
+    maxima.column[k] = p.column + k < p.columns ? most : 0;
+  }
 }
-
-__device__ __forceinline__ std::uint32_t byte_of(std::uint32_t word, int k) {
-  return word >> (8 * k) & 0xFFu;
-}
-
-// Where a warp stands.
-struct Place {
-  int lane, stripe;       // stripe of the tile
-  int rows;               // of the zone in the stripe
-  int read, written;      // of them in this lane: 0 beyond the columns
-  Index first;            // row of the matrix
-  Index column, columns;  // this lane's first column, and all there are
-  Index column_tile;
-};
 
 // Rows of codes, one after the other.
 template <bool wide>
@@ -300,7 +304,8 @@ __global__ void __launch_bounds__(block_threads) quantize_kernel(Quantize q) {
   p.column = p.column_tile * tile_columns + p.lane * lane_columns;
   p.columns = q.x.shape[1];
   p.written = p.column < p.columns ? p.rows : 0;
-  p.read = min(p.written, max(tile.real - p.stripe * stripe_rows, 0));
+  p.real = max(tile.real - p.stripe * stripe_rows, 0);
+  p.read = min(p.written, p.real);
 
   Four x[stripe_rows];
   const Index row_bytes = q.x.strides[0] * q.x.element;
@@ -320,7 +325,7 @@ __global__ void __launch_bounds__(block_threads) quantize_kernel(Quantize q) {
     at += row_bytes;
   }
   Maxima maxima = maxima_of(x, p.lane);
-  if (q.square) make_square(maxima);
+  if (q.square) make_square(maxima, p);
   std::uint32_t row_scales = 0, column_scales = 0;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
