@@ -126,6 +126,10 @@ bench_all() {
     "$program" || code=1
   done
   [[ -n $any ]] || echo "no timing program was built"
+  if python3 -c 'import torch' 2>/dev/null; then
+    echo "--- peer: torch"
+    python3 "$root/scripts/torch_layer_peer.py" || echo "the peer did not run"
+  fi
   return $code
 }
 
