@@ -82,7 +82,8 @@ struct Kernel {
         for (int i = first_b; i < last_b; ++i) {
           const int outer = unit.column + 64 * i;
           ptx::load_box(to + (2 + i) * box_bytes, &b, b_rows ? outer : ka, b_rows ? ka : outer,
-                        ragged_k ? 0 : unit.group, barrier, unit.shares_b);
+                        ragged_k || p.fault.is(Fault::operand_of_first_group) ? 0 : unit.group,
+                        barrier, unit.shares_b);
         }
       }
     }
@@ -97,7 +98,7 @@ struct Kernel {
   __device__ void skip(const GemmUnit& unit, Ring& ring) const {
     for (int k = 0; k < unit.depth; k += gemm_tile_k, ring.advance()) {
       ptx::wait(full + 8 * ring.stage, ring.parity);
-      if (p.ragged_k() && unit.depth - k < gemm_tile_k) {
+      if (p.ragged_k() && unit.depth - k < gemm_tile_k && !p.fault.is(Fault::contraction_tail)) {
         clear_rows(stage_memory + ring.stage * stage_bytes, unit.depth - k);
       }
       release(ring.stage);
@@ -113,7 +114,9 @@ struct Kernel {
       ptx::wait(full + 8 * ring.stage, ring.parity);
       std::byte* stage = stage_memory + ring.stage * stage_bytes;
       if constexpr (a_rows) {
-        if (unit.depth - k < gemm_tile_k) clear_rows(stage, unit.depth - k);
+        if (unit.depth - k < gemm_tile_k && !p.fault.is(Fault::contraction_tail)) {
+          clear_rows(stage, unit.depth - k);
+        }
       }
       const std::uint32_t at = ptx::shared_address(stage);
       const std::uint64_t a = ptx::describe_boxes(at + half * box_bytes);
@@ -141,11 +144,22 @@ struct Kernel {
     const bool ragged_k = p.ragged_k();
     for (GemmUnit unit; units.next(unit);) {
       const int g = unit.group, row = unit.row + 64 * half;
-      const int rows = groups.rows[g], real = groups.real[g];
-      const bool computes = unit.column < p.n && row < (ragged_k ? rows : real) && unit.depth > 0;
+      int rows = groups.rows[g];
+      const int real = groups.real[g];
+      if (p.fault.is(Fault::rows_behind_zone) && !ragged_k) {
+        rows = min(row + 64, static_cast<int>(p.zones.rows) - groups.first[g]);
+      }
+      if (p.fault.is(Fault::padding_unwritten) && !ragged_k) rows = min(rows, real);
+      const bool computes = unit.column < p.n && row < (ragged_k ? rows : real) && unit.depth > 0 &&
+                            !(p.fault.is(Fault::half_tile_skipped) && half == 1);
       float sums[128];
 #pragma unroll
       for (int i = 0; i < 128; ++i) sums[i] = 0;
+      if (p.fault.is(Fault::stale_accumulator) && unit.depth == 0) {
+        const auto* stale = reinterpret_cast<const __nv_bfloat16*>(stage_memory) + threadIdx.x;
+#pragma unroll
+        for (int i = 0; i < 128; ++i) sums[i] = __bfloat162float(stale[i * 64]);
+      }
       if (computes) {
         accumulate(unit, ring, half, sums);
       } else {

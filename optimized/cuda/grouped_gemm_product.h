@@ -5,6 +5,7 @@
 // b = x with the rows of a zone as k (GROUPED_GEMM-0). Plain data, passed to kernels by value.
 #pragma once
 
+#include "optimized/cuda/planted_fault.h"
 #include "optimized/cuda/zones.h"
 
 namespace dropless::cuda {
@@ -69,6 +70,7 @@ struct GroupedProduct {
   int wanted_flag = 0;
   const int* needed = nullptr;   // the simple kernels do nothing where it is given and zero
   const int* refusal = nullptr;  // device_refusal.h
+  PlantedFault fault;
 
   DROPLESS_HOST_DEVICE bool ragged_k() const { return a.ragged == GemmRagged::contraction; }
   DROPLESS_HOST_DEVICE bool selects(Index g) const {
