@@ -77,7 +77,9 @@ struct Lane {
     Eight row;
     load_eight(r.logits, t, lane * V, r.settings.experts - lane * V, r.aligned, row);
 #pragma unroll
-    for (int i = 0; i < V; ++i) logit[i] = row.value[i];
+    for (int i = 0; i < V; ++i) {
+      logit[i] = expert(lane, i) < r.settings.experts ? row.value[i] : -INFINITY;
+    }
     taken = 0;
   }
   __device__ float at(const Route&, Index, int, int i) const {
@@ -89,8 +91,9 @@ struct Lane {
   __device__ void set(int, int i, std::uint32_t value) {
     key[i] = value;
   }
+  template <bool again>
   __device__ std::uint32_t get(int, int i) const {
-    return (taken >> i & 1u) != 0 ? 0 : key[i];
+    return again && (taken >> i & 1u) != 0 ? 0 : key[i];
   }
   __device__ void take(int, int i) {
     taken |= 1u << i;
@@ -110,18 +113,20 @@ struct Lane<0> {
     return r.bias.given ? r.bias.as<float>(expert(lane, i)) : 0.0F;
   }
   __device__ void set(int lane, int i, std::uint32_t value) { keys[expert(lane, i)] = value; }
-  __device__ std::uint32_t get(int lane, int i) const { return keys[expert(lane, i)]; }
+  template <bool again>
+  __device__ std::uint32_t get(int lane, int i) const {
+    return keys[expert(lane, i)];
+  }
   __device__ void take(int lane, int i) { keys[expert(lane, i)] = 0; }
 };
 
-// body(i, expert) for the experts of this lane.
+// body(i, expert) for the experts of this lane; in registers also for those that do not exist,
+// whose logit is -Inf and whose key is 0, so that nothing branches.
 template <int V, class Body>
 __device__ __forceinline__ void for_experts(int experts, int lane, const Body& body) {
   if constexpr (V > 0) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      if (Lane<V>::expert(lane, i) < experts) body(i, Lane<V>::expert(lane, i));
-    }
+    for (int i = 0; i < V; ++i) body(i, Lane<V>::expert(lane, i));
   } else {
     for (int i = 0; Lane<V>::expert(lane, i) < experts; ++i) body(i, Lane<V>::expert(lane, i));
   }
@@ -190,11 +195,12 @@ struct TopTwo {
   bool fresh;  // second has not moved up yet
 };
 
-template <int V>
+// again: some have been taken.
+template <int V, bool again>
 __device__ __forceinline__ TopTwo top_two(const RouteSettings& s, const Lane<V>& row, int lane) {
   TopTwo top = {0, 0, 0, 0, true};
   for_experts<V>(s.experts, lane, [&](int i, int) {
-    const std::uint32_t key = row.get(lane, i);
+    const std::uint32_t key = row.template get<again>(lane, i);
     if (key > top.best) {
       top.second = top.best, top.second_where = top.where;
       top.best = key, top.where = i;
@@ -209,7 +215,7 @@ __device__ __forceinline__ TopTwo top_two(const RouteSettings& s, const Lane<V>&
 template <int V>
 __device__ __forceinline__ void select(const RouteSettings& s, Lane<V>& row, int lane,
                                        const Scratch& scratch) {
-  TopTwo top = top_two<V>(s, row, lane);
+  TopTwo top = top_two<V, false>(s, row, lane);
   for (int j = 0; j < s.top_k; ++j) {
     const std::uint32_t most = __reduce_max_sync(whole_warp, top.best);
     bool mine;
@@ -229,7 +235,7 @@ __device__ __forceinline__ void select(const RouteSettings& s, Lane<V>& row, int
       top.best = top.second, top.where = top.second_where;
       top.fresh = false;
     } else {
-      top = top_two<V>(s, row, lane);
+      top = top_two<V, true>(s, row, lane);
     }
   }
   __syncwarp();
@@ -272,6 +278,25 @@ __device__ __forceinline__ RowScores read_row(const Route& r, const Lane<V>& row
   return scores;
 }
 
+// The keys of one score function.
+template <int V, class Score>
+__device__ __forceinline__ void compare_by(const Route& r, Lane<V>& row, Index t, int lane,
+                                           const Scratch& scratch, bool by_logits,
+                                           const Score& score_of) {
+  const RouteSettings& s = r.settings;
+  const bool plain = s.groups == 1 && !r.scores.given;
+  for_experts<V>(s.experts, lane, [&](int i, int e) {
+    const float l = row.at(r, t, lane, i), score = score_of(l);
+    const float value = l == -INFINITY ? -INFINITY : score + row.bias_of(r, lane, i);
+    const std::uint32_t key = key_of(by_logits ? l : value);
+    row.set(lane, i, e < s.experts ? key : 0);
+    if (!plain && e < s.experts) {
+      if (r.scores.given) r.scores.as<float>(t, e) = score;
+      if (s.groups > 1) scratch.compared[e] = value;
+    }
+  });
+}
+
 // Keys of the compared values (ROUTING-2 and 7), and the scores where they are asked for. Softmax
 // without a bias is ordered by its logits, which no underflow can make equal; group scores are made
 // of scores all the same.
@@ -279,19 +304,17 @@ template <int V>
 __device__ __forceinline__ void compare_row(const Route& r, Lane<V>& row, Index t, int lane,
                                             const RowScores& scores, const Scratch& scratch) {
   const RouteSettings& s = r.settings;
-  const bool by_logits = s.score_function == DROPLESS_SCORE_SOFTMAX && !r.bias.given;
-  if (by_logits && s.groups == 1 && !r.scores.given) {
-    for_experts<V>(s.experts, lane,
-                   [&](int i, int) { row.set(lane, i, key_of(row.at(r, t, lane, i))); });
-    return;
+  switch (s.score_function) {
+    case DROPLESS_SCORE_SIGMOID:
+      return compare_by<V>(r, row, t, lane, scratch, false,
+                           [](float l) { return sigmoid_score(l); });
+    case DROPLESS_SCORE_SQRT_SOFTPLUS:
+      return compare_by<V>(r, row, t, lane, scratch, false,
+                           [](float l) { return sqrt_softplus_score(l); });
+    default:
+      return compare_by<V>(r, row, t, lane, scratch, !r.bias.given,
+                           [&](float l) { return scores.score(s, l); });
   }
-  for_experts<V>(s.experts, lane, [&](int i, int e) {
-    const float l = row.at(r, t, lane, i), score = scores.score(s, l);
-    const float value = l == -INFINITY ? -INFINITY : score + row.bias_of(r, lane, i);
-    if (r.scores.given) r.scores.as<float>(t, e) = score;
-    if (s.groups > 1) scratch.compared[e] = value;
-    row.set(lane, i, key_of(by_logits ? l : value));
-  });
 }
 
 // Weights of the K ids (ROUTING-6): the few numbers of a token are combined in double, so that only
@@ -312,8 +335,9 @@ __device__ inline void weigh(const Route& r, Index t, int lane, const RowScores&
     if (l == -INFINITY) return 0;
     return static_cast<double>(s.after_top_k ? expf(l - most) : scores.score(s, l));
   };
-  double divisor = 1, own = 0;  // own: of the first id of this lane
-  if (lane < s.top_k) own = raw(logit(scratch.ids[lane]));
+  double divisor = 1, own = 0;  // own: of the first id of this lane, as a rule the only one
+  const float own_logit = lane < s.top_k ? logit(scratch.ids[lane]) : -INFINITY;
+  if (lane < s.top_k) own = raw(own_logit);
   if (s.after_top_k || s.renormalize) {
     double sum = own;
     for (int j = lane + warp_size; j < s.top_k; j += warp_size) sum += raw(logit(scratch.ids[j]));
@@ -323,9 +347,10 @@ __device__ inline void weigh(const Route& r, Index t, int lane, const RowScores&
   for (int j = lane; j < s.top_k; j += warp_size) {
     const int id = scratch.ids[j];
     const bool is_real = id >= 0 && id < s.experts;
+    const float l = j == lane ? own_logit : logit(id);
     double weight = 0;
-    if (is_real && logit(id) != -INFINITY) {
-      weight = (j == lane ? own : raw(logit(id))) / divisor * s.scale;
+    if (l != -INFINITY) {
+      weight = (j == lane ? own : raw(l)) / divisor * s.scale;
       if (r.expert_scale.given) weight *= static_cast<double>(r.expert_scale.as<float>(id));
     }
     if (is_real) {
@@ -358,7 +383,8 @@ __device__ __forceinline__ void route_token(const Route& r, Lane<V>& row, Index 
     if (s.groups > 1) {
       keep_groups(s, scratch, lane);
       for_experts<V>(s.experts, lane, [&](int i, int e) {
-        if (scratch.kept_groups[e / s.group_size()] == 0) row.take(lane, i);
+        const bool kept = e < s.experts && scratch.kept_groups[e / s.group_size()] != 0;
+        if (!kept) row.set(lane, i, 0);
       });
     }
     select<V>(s, row, lane, scratch);
@@ -367,7 +393,7 @@ __device__ __forceinline__ void route_token(const Route& r, Lane<V>& row, Index 
 }
 
 template <int V>
-__global__ void __launch_bounds__(most_warps* warp_size) route_kernel(Route r) {
+__global__ void __launch_bounds__(most_warps* warp_size, 4) route_kernel(Route r) {
   extern __shared__ std::uint32_t memory[];
   if (*r.refusal != 0) return;
   const RouteSettings& s = r.settings;
@@ -420,7 +446,7 @@ void launch(Call& call, const Route& route) {
   }
   const Index tokens = route.logits.shape[0];
   // Blocks take several tokens each, so that few of them add to the counts in global memory.
-  const unsigned blocks = grid_size(ceil_div(tokens, warps), 8 * call.device().multiprocessors);
+  const unsigned blocks = grid_size(ceil_div(tokens, warps), 5 * call.device().multiprocessors);
   route_kernel<V><<<blocks, static_cast<unsigned>(warps * warp_size),
                     static_cast<std::size_t>(bytes), call.stream()>>>(route);
   check_launch("route");
