@@ -22,7 +22,8 @@ namespace dropless::conformance {
 namespace {
 
 constexpr auto patience_with_mpirun = std::chrono::seconds(3);  // to tell how a rank ended
-constexpr auto patience_at_the_end = std::chrono::seconds(10);  // to clean up behind itself
+// To clean up behind itself: ended by force it leaves the folder of the job.
+constexpr auto patience_at_the_end = std::chrono::seconds(30);
 
 // mpirun refuses root, more ranks than cores, and binds ranks to cores, unless told otherwise.
 void allow_what_tests_need() {
@@ -125,14 +126,12 @@ class MpiHosts : public RankHosts {
     LinkClock::time_point lost_at;
   };
 
-  // Open MPI leaves its segments behind when a rank dies at the wrong moment, and the folder of the
-  // job when mpirun has to be ended by force.
+  // Open MPI leaves its segments behind when a rank dies at the wrong moment.
   void use_shared_memory_of_our_own() {
     std::string pattern = "/dev/shm/dropless-mpi-XXXXXX";
     if (mkdtemp(pattern.data()) == nullptr) return;
     segments_ = pattern;
     setenv("OMPI_MCA_btl_vader_backing_directory", segments_.c_str(), 1);
-    setenv("OMPI_MCA_orte_local_tmpdir_base", segments_.c_str(), 1);
   }
 
   static std::string addresses() {

@@ -122,6 +122,7 @@ class SecondBackward {
   Forward& forward() { return forward_; }
   [[nodiscard]] const Copy& gate_up() const { return gate_up_; }
   [[nodiscard]] const Copy& bias() const { return bias_; }
+  [[nodiscard]] const Copy& d_x() const { return d_x_; }
 
  private:
   Backward args_;
@@ -142,7 +143,7 @@ void add_gradients(std::vector<Fault>& faults) {
        .provenance = "pytorch 160285; Megatron-LM 7165",
        .symptom = "gradients of experts are divided by the number of ranks",
        .trigger = "more than one rank",
-       .clauses = {"LAYER-4b"},
+       .clauses = {"LAYER-4b", "LAYER-4e"},
        .plant = [](Planted& planted) {
          after_rank_backward(planted, [](const Place& place, Backward&, const Gradients& g) {
            for (const dropless_tensor* tensor : ExpertTensors(g).all) {
@@ -181,6 +182,35 @@ void add_gradients(std::vector<Fault>& faults) {
                               if (own != place.rank) second.args().d_y = zero.tensor();
                               if (next(second.args()) != DROPLESS_OK) return status;
                               if (own == place.rank) second.bias().write_back();
+                            }
+                            return status;
+                          });
+                    }});
+  faults.push_back({.name = "layer.over_ranks_input_gradient_of_own_experts",
+                    .provenance = "Automodel 1260; transformers 48205, part 2",
+                    .symptom = "the gradient of the input lacks what comes back from other ranks",
+                    .trigger = "tokens with experts on other ranks",
+                    .clauses = {"EXCHANGE-13", "LAYER-4a"},
+                    .plant = [](Planted& planted) {
+                      const Places places(planted);
+                      planted.around<&Table::layer_backward>(
+                          [places](const auto& next, Backward& a) {
+                            const dropless_status status = next(a);
+                            LayerParts parts;
+                            if (status != DROPLESS_OK || !is_complete(a) || !parts.take(*a.forward))
+                              return status;
+                            const Place place = places.of(a.forward->exchange);
+                            const Copy zero(parts.parameters.down);
+                            if (!zero.readable() || !is_readable(a.d_x)) return status;
+                            each(zero.tensor(), [](double, Index) { return 0.0; });
+                            for (Index own = 0; own < place.ranks; ++own) {
+                              SecondBackward second(a);
+                              second.forward().given_ids = a.forward->ids;
+                              LayerParts without = parts;
+                              if (own != place.rank) without.parameters.down = zero.tensor();
+                              without.put_into(second.forward());
+                              if (next(second.args()) != DROPLESS_OK) return status;
+                              if (own == place.rank) second.d_x().write_back();
                             }
                             return status;
                           });

@@ -8,6 +8,8 @@ namespace {
 constexpr const char* refused =
     "judges refusals: the input is legal in every call, and no result of the control is judged";
 constexpr const char* empty = "there is no element that the input could change";
+constexpr const char* told =
+    "the dispatch only tells the order of the rows; what it delivers is exchange.dispatch's";
 constexpr const char* kept =
     "the backward pass takes it from what the forward call has kept; layer_forward's flips";
 
@@ -66,6 +68,16 @@ const std::vector<Exemption>& exemptions() {
       {"layer.further_losses", "*",
        "with a cotangent of zero only x and the router's weight of the backward call matter"},
       {"layer.state", "*", "the release reads no tensor"},
+      // ---- exchange
+      {"exchange.combine", "exchange_dispatch.x", told},
+      {"exchange.combine", "exchange_dispatch.weights", told},
+      {"exchange.dispatch_backward", "exchange_dispatch.x", told},
+      {"exchange.dispatch_backward", "exchange_dispatch.weights", told},
+      {"exchange.combine_backward", "exchange_dispatch.x", told},
+      {"exchange.combine_backward", "exchange_dispatch.weights", told},
+      {"exchange.adjoint", "exchange_dispatch.weights", "the identities have no weights"},
+      {"exchange.open_refusals", "exchange_open.placement", refused},
+      {"exchange.call_refusals", "*", refused},
   };
   return all;
 }

@@ -99,6 +99,22 @@ class List {
     place = &copy;
     return true;
   }
+  // What all ranks open a handle with.
+  List& group(const dropless_exchange_settings*& place, Loose& loose) {
+    if (!take(place, loose.exchange)) return *this;
+    tensor("placement", loose.exchange.placement, Role::map);
+    tensor("node_of_rank", loose.exchange.node_of_rank, Role::labels);
+    for (Input& input : inputs_) input.of_all_ranks = true;
+    return *this;
+  }
+  List& most_tokens(const dropless_exchange_settings*& place, Loose& loose) {
+    if (!take(place, loose.exchange)) return *this;
+    loose.max_tokens.struct_size = sizeof loose.max_tokens;
+    loose.max_tokens.data = &loose.exchange.max_tokens, loose.max_tokens.dtype = DROPLESS_I64;
+    loose.max_tokens.rank = 1, loose.max_tokens.shape[0] = loose.max_tokens.strides[0] = 1;
+    loose.max_tokens_view = &loose.max_tokens;
+    return in_place("max_tokens", loose.max_tokens_view, Role::totals);
+  }
   List& route(const dropless_route_settings*& place, dropless_route_settings& copy) {
     return take(place, copy) ? number("scaling_factor", copy.scaling_factor) : *this;
   }
@@ -324,6 +340,42 @@ std::vector<Input> inputs_of(dropless_layer_backward_args& a, Loose& loose) {
   List list;
   if (List::take(a.forward, loose.forward)) list.layer(loose.forward, loose.parameters);
   return list.tensor("d_y", a.d_y).tensor("d_logits", a.d_logits).done();
+}
+
+std::vector<Input> inputs_of(dropless_exchange_open_args& a, Loose& loose) {
+  return List().group(a.settings, loose).done();
+}
+
+std::vector<Input> inputs_of(dropless_exchange_capacity_args& a, Loose& loose) {
+  return List().most_tokens(a.settings, loose).done();
+}
+
+std::vector<Input> inputs_of(dropless_exchange_plan_args& a, Loose&) {
+  return List().tensor("ids", a.ids, Role::ids).done();
+}
+
+std::vector<Input> inputs_of(dropless_exchange_dispatch_args& a, Loose&) {
+  return List()
+      .tensor("x", a.x)
+      .tensor("scales", a.scales, Role::scales)
+      .tensor("weights", a.weights)
+      .done();
+}
+
+std::vector<Input> inputs_of(dropless_exchange_combine_args& a, Loose&) {
+  return List().tensor("rows", a.rows).tensor("row_weights", a.row_weights).done();
+}
+
+std::vector<Input> inputs_of(dropless_exchange_dispatch_backward_args& a, Loose&) {
+  return List().tensor("d_rows", a.d_rows).tensor("d_row_weights", a.d_row_weights).done();
+}
+
+std::vector<Input> inputs_of(dropless_exchange_combine_backward_args& a, Loose&) {
+  return List()
+      .tensor("d_y", a.d_y)
+      .tensor("rows", a.rows)
+      .tensor("row_weights", a.row_weights)
+      .done();
 }
 
 }  // namespace dropless::sensitivity

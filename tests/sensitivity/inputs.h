@@ -34,7 +34,8 @@ struct Input {
   Role role = Role::values;
   const dropless_tensor** tensor = nullptr;  // null for a number
   double* number = nullptr;
-  bool in_place = false;  // the operation writes it too
+  bool in_place = false;      // the operation writes it too
+  bool of_all_ranks = false;  // changed on every rank alike: they must agree about it
   // Inputs that must agree with this one, and how they are made to after it was changed.
   std::vector<const dropless_tensor**> partners = {};
   void (*agree)(const dropless_tensor& changed, const Partners& partners) = nullptr;
@@ -46,10 +47,13 @@ struct Loose {
   dropless_layer_parameters parameters{};
   dropless_layer_args forward{};
   dropless_route_settings route{};
+  dropless_exchange_settings exchange{};
+  dropless_tensor max_tokens{};  // a view of exchange.max_tokens
+  const dropless_tensor* max_tokens_view = nullptr;
 };
 
 // Only inputs that are there. `args` must be a copy that may be changed; it points into `loose`
-// afterwards. Nothing for operations on several ranks or on a whole model.
+// afterwards. Nothing for operations on a whole model.
 std::vector<Input> inputs_of(dropless_route_args& args, Loose& loose);
 std::vector<Input> inputs_of(dropless_route_backward_args& args, Loose& loose);
 std::vector<Input> inputs_of(dropless_balance_loss_args& args, Loose& loose);
@@ -71,6 +75,13 @@ std::vector<Input> inputs_of(dropless_cross_entropy_args& args, Loose& loose);
 std::vector<Input> inputs_of(dropless_adamw_args& args, Loose& loose);
 std::vector<Input> inputs_of(dropless_layer_args& args, Loose& loose);
 std::vector<Input> inputs_of(dropless_layer_backward_args& args, Loose& loose);
+std::vector<Input> inputs_of(dropless_exchange_open_args& args, Loose& loose);
+std::vector<Input> inputs_of(dropless_exchange_capacity_args& args, Loose& loose);
+std::vector<Input> inputs_of(dropless_exchange_plan_args& args, Loose& loose);
+std::vector<Input> inputs_of(dropless_exchange_dispatch_args& args, Loose& loose);
+std::vector<Input> inputs_of(dropless_exchange_combine_args& args, Loose& loose);
+std::vector<Input> inputs_of(dropless_exchange_dispatch_backward_args& args, Loose& loose);
+std::vector<Input> inputs_of(dropless_exchange_combine_backward_args& args, Loose& loose);
 template <class Args>
 std::vector<Input> inputs_of(Args&, Loose&) {
   return {};

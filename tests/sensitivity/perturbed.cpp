@@ -2,8 +2,10 @@
 // Exchanging one input on its way into the reference.
 #include "tests/sensitivity/perturbed.h"
 
+#include <mutex>
 #include <utility>
 
+#include "conformance/ranks/rank_group.h"
 #include "tests/faults/planted.h"
 #include "tests/faults/tensors.h"
 
@@ -70,17 +72,20 @@ struct Perturbed::State {
 
   template <class Args, class Then>
   dropless_status pass_on(const char* operation, Args& args, Then then) {
+    const conformance::RankGroup* group = conformance::current_group();
+    const bool mine =
+        group == nullptr || group->rank() == (perturbation.first_rank ? 0 : group->ranks() - 1);
     Loose loose;
     for (const Input& input : inputs_of(args, loose)) {
-      Seen& record = seen[std::string(operation) + "." + input.name];
-      record.role = input.role;
-      ++record.calls;
+      if (!mine && !input.of_all_ranks) continue;
+      const int number = count(std::string(operation) + "." + input.name, input.role, mine);
       if (operation != perturbation.operation || input.name != perturbation.input) continue;
-      if (perturbation.call != 0 && perturbation.call != record.calls) continue;
+      if (perturbation.call != 0 && !input.of_all_ranks && perturbation.call != number) continue;
       const Edit* edit = find_edit(input.role, perturbation.edit);
       if (edit == nullptr) continue;
       bool done = false;
       const dropless_status status = with_change(input, *edit, done, then);
+      const std::lock_guard lock(mutex);
       changed += done ? 1 : 0;
       refused += done && status != DROPLESS_OK ? 1 : 0;
       return status;
@@ -88,8 +93,17 @@ struct Perturbed::State {
     return then();
   }
 
+  // Of the calls that had this input.
+  int count(const std::string& input, Role role, bool counts) {
+    const std::lock_guard lock(mutex);
+    Seen& record = seen[input];
+    record.role = role;
+    return counts ? ++record.calls : record.calls;
+  }
+
   Perturbation perturbation;
   faults::Planted planted;
+  std::mutex mutex;  // ranks are threads
   std::map<std::string, Seen> seen;
   int changed = 0, refused = 0;
 };

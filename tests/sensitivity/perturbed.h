@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reference with a changed input: before the operation runs, one of its inputs is exchanged for
-// a copy that was edited in one place. The operation itself stays correct.
+// a copy that was edited in one place. The operation itself stays correct. Where several ranks make
+// the call, one rank's input is changed, and of all ranks what they must agree about.
 #pragma once
 
 #include <map>
@@ -12,15 +13,16 @@
 namespace dropless::sensitivity {
 
 struct Perturbation {
-  std::string operation, input;  // "gemm_fprop", "w.scales"; none: nothing is changed
-  std::string edit;              // by its name
-  int call = 0;                  // of those that have the input, from 1; 0: every one
+  std::string operation = {}, input = {};  // "gemm_fprop", "w.scales"; none: nothing is changed
+  std::string edit = {};                   // by its name
+  int call = 0;                            // of those that have the input, from 1; 0: every one
+  bool first_rank = false;  // of several ranks, the first one's input, not the last one's
 };
 
 // One input as it was seen.
 struct Seen {
   Role role = Role::values;
-  int calls = 0;  // that had it
+  int calls = 0;  // that had it; of several ranks, the changed one's
 };
 
 class Perturbed {

@@ -8,6 +8,8 @@
 #include <set>
 
 #include "conformance/cases/case_run.h"
+#include "conformance/ranks/rank_group.h"
+#include "conformance/ranks/thread_ranks.h"
 #include "conformance/runner/parallel_campaign.h"
 #include "conformance/runner/supervisor.h"
 #include "tests/sensitivity/exemptions.h"
@@ -62,7 +64,7 @@ class Examination {
     for (const CaseId& id : cases_of(family_, plan_.tier)) {
       stop_if_interrupted();
       const Perturbed unchanged({});
-      const Verdict verdict = run_case(unchanged.table(), family_, id);
+      const Verdict verdict = verdict_on(unchanged, id);
       if (verdict.status == Status::pass)
         controls.push_back({id, verdict.seconds, unchanged.seen()});
     }
@@ -103,18 +105,29 @@ class Examination {
       for (const int call : calls) {
         stop_if_interrupted();
         if (exempt && (++tries > tries_of_exempt || input.attempts >= tries_of_exempt)) return;
-        if (!flips(input, edit.name, call, id)) continue;
+        if (!flips(input, {.edit = edit.name, .call = call}, id) &&
+            !(is_collective(family_) &&
+              flips(input, {.edit = edit.name, .call = call, .first_rank = true}, id))) {
+          continue;
+        }
         input.flips = true, input.edit = edit.name, input.call = call, input.case_id = id.text();
         return;
       }
     }
   }
 
+  // Ranks are threads of this process.
+  [[nodiscard]] Verdict verdict_on(const Perturbed& table, const CaseId& id) const {
+    const auto play = is_collective(family_) ? run_case_over_threads : run_case;
+    return play(table.table(), family_, id, {});
+  }
+
   // A refused change proves nothing: whoever refuses everything would pass.
-  bool flips(Sensitivity& input, const std::string& edit, int call, const CaseId& id) const {
+  bool flips(Sensitivity& input, Perturbation change, const CaseId& id) const {
     const std::size_t dot = input.input.find('.');
-    Perturbed perturbed({input.input.substr(0, dot), input.input.substr(dot + 1), edit, call});
-    const Verdict verdict = run_case(perturbed.table(), family_, id);
+    change.operation = input.input.substr(0, dot), change.input = input.input.substr(dot + 1);
+    Perturbed perturbed(std::move(change));
+    const Verdict verdict = verdict_on(perturbed, id);
     if (perturbed.changed() == 0 || perturbed.refused() > 0) return false;
     ++input.attempts;
     return verdict.status == Status::fail;
@@ -130,16 +143,12 @@ bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
 }
 
-constexpr const char* several_ranks = "exchange";
-
 std::vector<const Family*> chosen(const SensitivityPlan& plan) {
   std::set<std::string> stages;
   std::vector<const Family*> out;
   for (const Family& family : registry().families()) {
     stages.insert(family.stage());
-    // What several ranks are given is changed by planted faults only.
-    const bool all =
-        plan.stages.empty() && plan.families.empty() && family.stage() != several_ranks;
+    const bool all = plan.stages.empty() && plan.families.empty();
     if (all || contains(plan.stages, family.stage()) || contains(plan.families, family.name)) {
       out.push_back(&family);
     }

@@ -60,6 +60,9 @@ std::vector<Values> select_dispatch(Tier tier) {
        .placement = {"shuffled", "cyclic", "hot"}},
       plain);
   add({.ranks = {"3", "5"}, .experts = {"15"}, .top_k = {"1", "8"}, .tokens = {"1", "65"}}, plain);
+  // As wide as models are: rows of ten kilobytes, ten of 512 experts.
+  add({.ranks = {"2"}, .experts = {"512"}, .top_k = {"10"}, .tokens = {"5"}},
+      more({"bf16"}, {"5000"}, {"both"}));
   if (tier == Tier::standard) return without(all, smoke);
   const std::vector<Values> standard = all;
   add({.top_k = {"8"}, .tokens = {"257"}, .load = exchange_load_names()},

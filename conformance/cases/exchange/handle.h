@@ -32,10 +32,11 @@ struct PlanRequest {
 // What one rank puts into a dispatch. Empty scales or weights: none are sent.
 struct Sent {
   dropless_dtype dtype = DROPLESS_BF16;
-  Index hidden = 0;  // elements of a row
-  Bytes x;           // [T, hidden]
-  Bytes scales;      // [T, scale_bytes of the settings]
-  Bytes weights;     // [T,K] fp32, bit by bit
+  Index hidden = 0;         // elements of a row
+  Bytes x;                  // [T, hidden]
+  Bytes scales;             // [T, scale_bytes of the settings]
+  Bytes weights;            // [T,K] fp32, bit by bit
+  bool unweighted = false;  // none, not even of a rank without tokens
 };
 
 struct DispatchBuffers {
@@ -87,6 +88,7 @@ class RankHandle {
 
   World& world_;
   dropless_exchange* exchange_ = nullptr;
+  Buffer* x_ = nullptr;  // of the last dispatch: equal shapes come from the same address again
 };
 
 // Settings of this rank as the contract takes them; tensors live as long as the buffers of the run.

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls in other orders, several handles and late ranks: EXCHANGE-12a, 12b, 12d. No barrier stands
 // between the calls of these cases.
+#include <algorithm>
+#include <functional>
+
 #include "conformance/cases/exchange/numbers.h"
 
 namespace dropless::conformance {
 namespace {
 
-// One handle with the calls that were made on it; a late rank waits before its first dispatch and
-// before its last combine, so that the others run ahead as far as the routing lets them.
+// One handle with the calls that were made on it; a late rank waits before its first two dispatches
+// and before its last combine, so that the others run ahead as far as the routing lets them.
 class Player {
  public:
   Player(World& world, const std::string& name, Index first_call)
@@ -15,8 +18,12 @@ class Player {
 
   void plan() { judge_plan(world_, routing_, handle_.plan(routing_, {.step = next_step_++})); }
   void dispatch() {
-    late(dispatched_.empty());
+    late(calls() < 2);
     dispatched_.push_back(run_dispatch(world_, handle_, routing_, next_call_ + calls()));
+    if (calls() == 1 || !world_.unordered()) return;
+    world_.run.judge().holds("EXCHANGE-3e", "order of the rows",
+                             dispatched_.back().order == dispatched_.front().order,
+                             "as in the first dispatch of the plan", "another");
   }
   // Of the oldest dispatch that has not been combined.
   void combine() {
@@ -56,21 +63,54 @@ void play(const std::string& order, Player& first, Player* second) {
   }
 }
 
-void run_order(CaseRun& run) {
-  World world(run);
-  make_room(world);
-  const std::string& order = run.word("order");
+void play_order(World& world) {
+  const std::string& order = world.run.word("order");
   Player first(world, "first", 0);
   const bool two = order.find('q') != std::string::npos;
   if (!two) {
     play(order, first, nullptr);
   } else {
     // The same routing in both handles hides nothing either: their tags name different calls.
-    Player second(world, run.word("second") == "same" ? "first" : "second", 100);
+    Player second(world, world.run.word("second") == "same" ? "first" : "second", 100);
     play(order, first, &second);
     second.close();
   }
   first.close();
+}
+
+// The same calls on a handle of its own, each once, with all ranks at its start.
+void play_alone(World& world) {
+  const Routing& routing = world.routing("first");
+  RankHandle handle(world);
+  world.meet();
+  judge_plan(world, routing, handle.plan(routing));
+  world.meet();
+  const Dispatched dispatched = run_dispatch(world, handle, routing, 200);
+  world.meet();
+  run_combine(world, handle, routing, dispatched.order, 200);
+  handle.close();
+}
+
+// What is right one call at a time must be right in this order, with these handles, when these
+// ranks are late.
+void run_order(CaseRun& run) {
+  World world(run);
+  make_room(world);
+  Judge& judge = run.judge();
+  play_alone(world);
+  std::function<void()> part = [&] { play_order(world); };
+  const auto is_about = [&](const char* clause, const char* what) {
+    part = [&judge, clause, what, inner = std::move(part)] { about(judge, clause, what, inner); };
+  };
+  const std::string& order = run.word("order");
+  if (judge.failed_checks() == 0) {
+    if (order.find('q') != std::string::npos) is_about("EXCHANGE-12b", "calls on two handles");
+    if (std::count(order.begin(), order.end(), 'd') > 1) {
+      is_about("EXCHANGE-12a", "repeated calls of one plan");
+    }
+    if (run.word("late") != "none") is_about("EXCHANGE-12d", "calls of ranks that are late");
+  }
+  part();
 }
 
 const std::vector<std::string>& orders() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank that stays away from a call: EXCHANGE-14a and 14b.
+#include <algorithm>
 #include <chrono>
 
 #include "conformance/cases/exchange/overflow.h"
@@ -76,11 +77,18 @@ void run_lost(CaseRun& run) {
       const auto start = Clock::now();
       const dropless_status status = make_call(world, handle, routing, call, &dispatched);
       judge_loss(world, call, status, seconds_since(start));
-      // The handle stays broken; nothing waits a second time for longer than the first.
-      const auto again = Clock::now();
-      PlanBuffers got{};
-      judge_loss(world, "the next call", handle.try_plan(routing, got, {.step = 2}),
-                 seconds_since(again));
+      // The handle stays broken, and nothing waits a second time: the fastest of some calls says
+      // so, whatever else this machine has to do.
+      double fastest = patience;
+      for (Index step = 2; step < 5; ++step) {
+        const auto again = Clock::now();
+        PlanBuffers got{};
+        const dropless_status next = handle.try_plan(routing, got, {.step = step});
+        judge_loss(world, "a later call", next, seconds_since(again));
+        fastest = std::min(fastest, seconds_since(again));
+      }
+      run.judge().holds("EXCHANGE-14a", "time of later calls", fastest < 0.8 * timeout_seconds,
+                        "at once", std::to_string(fastest) + " s");
     }
     world.meet();  // the absent rank is back; nobody is inside a call
     const auto start = Clock::now();
@@ -91,10 +99,11 @@ void run_lost(CaseRun& run) {
     world.meet();
   }
   // The group is made anew.
-  RankHandle handle(world);
-  run_step(world, handle, routing, 2);
-  run.judge().holds("EXCHANGE-14b", "a new handle after a time-out", true, "works", "works");
-  handle.close();
+  about(run.judge(), "EXCHANGE-14b", "a new handle after a time-out", [&] {
+    RankHandle handle(world);
+    run_step(world, handle, routing, 2);
+    handle.close();
+  });
 }
 
 // Slow is not lost.

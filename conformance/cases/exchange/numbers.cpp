@@ -146,20 +146,20 @@ void judge_combined(World& world, const Routing& routing, std::string_view claus
                 summed);
 }
 
-PayloadForm step_form(const World& world) {
+namespace {
+
+constexpr Index step_hidden = 20;
+
+PayloadForm form_of(const World& world, Index hidden) {
   return {.dtype = DROPLESS_BF16,
-          .hidden = 20,
+          .hidden = hidden,
           .scale_bytes = world.settings.scale_bytes,
           .weights = true};
 }
 
-void make_room(World& world) {
-  world.settings.row_bytes = 2 * step_form(world).hidden;
-  world.settings.scale_bytes = 3;
-}
-
-Dispatched run_dispatch(World& world, RankHandle& handle, const Routing& routing, Index call) {
-  const Payload& payload = tagged_payload(world, routing, step_form(world), call);
+Dispatched dispatch_rows(World& world, RankHandle& handle, const Routing& routing, Index call,
+                         Index hidden) {
+  const Payload& payload = tagged_payload(world, routing, form_of(world, hidden), call);
   Dispatched out;
   out.got = handle.dispatch(routing, payload.sent[at(world.rank)]);
   out.order = received_order(world, routing, out.got);
@@ -167,10 +167,10 @@ Dispatched run_dispatch(World& world, RankHandle& handle, const Routing& routing
   return out;
 }
 
-Buffer& run_combine(World& world, RankHandle& handle, const Routing& routing, const Order& order,
-                    Index call) {
+Buffer& combine_rows(World& world, RankHandle& handle, const Routing& routing, const Order& order,
+                     Index call, Index hidden) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-  const Index hidden = step_form(world).hidden, length = world.buffer_rows(routing);
+  const Index length = world.buffer_rows(routing);
   const std::string name = "call " + std::to_string(call);
   const RankValues& values = row_values(world, routing, name, hidden, "exact", DROPLESS_BF16);
   const RankValues& weights = row_weight_values(world, routing, name, "exact");
@@ -191,12 +191,41 @@ Buffer& run_combine(World& world, RankHandle& handle, const Routing& routing, co
   return y;
 }
 
+}  // namespace
+
+PayloadForm step_form(const World& world) {
+  return form_of(world, step_hidden);
+}
+
+void make_room(World& world, Index hidden) {
+  world.settings.row_bytes = 2 * hidden;
+  world.settings.scale_bytes = 3;
+}
+
+void make_room(World& world) {
+  make_room(world, step_hidden);
+}
+
+Dispatched run_dispatch(World& world, RankHandle& handle, const Routing& routing, Index call) {
+  return dispatch_rows(world, handle, routing, call, step_hidden);
+}
+
+Buffer& run_combine(World& world, RankHandle& handle, const Routing& routing, const Order& order,
+                    Index call) {
+  return combine_rows(world, handle, routing, order, call, step_hidden);
+}
+
+StepResult run_step(World& world, RankHandle& handle, const Routing& routing, Index call,
+                    const PlanRequest& request, Index hidden) {
+  judge_plan(world, routing, handle.plan(routing, request));
+  const Dispatched dispatched = dispatch_rows(world, handle, routing, call, hidden);
+  const Buffer& y = combine_rows(world, handle, routing, dispatched.order, call, hidden);
+  return {dispatched.got.rows->bytes(), dispatched.got.row_weights->bytes(), y.bytes()};
+}
+
 StepResult run_step(World& world, RankHandle& handle, const Routing& routing, Index call,
                     const PlanRequest& request) {
-  judge_plan(world, routing, handle.plan(routing, request));
-  const Dispatched dispatched = run_dispatch(world, handle, routing, call);
-  const Buffer& y = run_combine(world, handle, routing, dispatched.order, call);
-  return {dispatched.got.rows->bytes(), dispatched.got.row_weights->bytes(), y.bytes()};
+  return run_step(world, handle, routing, call, request, step_hidden);
 }
 
 std::vector<std::string> step_clauses(std::vector<std::string> more) {
@@ -205,6 +234,22 @@ std::vector<std::string> step_clauses(std::vector<std::string> more) {
     more.emplace_back(clause);
   }
   return exchange_clauses(std::move(more));
+}
+
+void about(Judge& judge, std::string_view clause, std::string_view what,
+           const std::function<void()>& part) {
+  const std::int64_t before = judge.failed_checks();
+  const auto name = [&](bool done) {
+    judge.holds(clause, what, done && judge.failed_checks() == before, "as it should",
+                "see the other failures");
+  };
+  try {
+    part();
+  } catch (const CaseEnded&) {
+    name(false);
+    throw;
+  }
+  name(true);
 }
 
 Session::Session(World& world, const Routing& routing, Index hidden)

@@ -3,6 +3,8 @@
 // is judged by.
 #pragma once
 
+#include <functional>
+
 #include "conformance/cases/exchange/payload.h"
 
 namespace dropless::conformance {
@@ -42,6 +44,9 @@ struct StepResult {
 };
 StepResult run_step(World& world, RankHandle& handle, const Routing& routing, Index call,
                     const PlanRequest& request = {});
+// With rows of another length.
+StepResult run_step(World& world, RankHandle& handle, const Routing& routing, Index call,
+                    const PlanRequest& request, Index hidden);
 // Its two halves after the plan.
 struct Dispatched {
   DispatchBuffers got;
@@ -53,8 +58,13 @@ Buffer& run_combine(World& world, RankHandle& handle, const Routing& routing, co
 // The form of the payload of these steps, and what their settings must have room for.
 PayloadForm step_form(const World& world);
 void make_room(World& world);
+void make_room(World& world, Index hidden);
 // What run_step judges, and `more`.
 std::vector<std::string> step_clauses(std::vector<std::string> more);
+
+// A part of a case that one clause is about: whatever fails in it, that clause is named as well.
+void about(Judge& judge, std::string_view clause, std::string_view what,
+           const std::function<void()>& part);
 
 // Opens with room for rows of H fp32 elements, plans, and dispatches once, which tells the order.
 struct Session {

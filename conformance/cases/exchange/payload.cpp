@@ -10,13 +10,20 @@ namespace {
 
 constexpr std::size_t unit_bytes = 16;
 
+// Tags are small numbers: units take turns in what their bytes are combined with, so that bits of
+// all kinds travel, codes of NaN and of negative zero among them (EXCHANGE-2a).
+std::uint8_t mask_of(Index unit) {
+  constexpr std::uint8_t masks[] = {0x00, 0xff, 0x80, 0x7f};
+  return masks[unit % 4];
+}
+
 std::array<std::uint8_t, unit_bytes> tag_of(Index rank, Index token, Index call, Index unit) {
   const std::uint32_t words[4] = {
       static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(token),
       static_cast<std::uint32_t>(call), static_cast<std::uint32_t>(unit)};
   std::array<std::uint8_t, unit_bytes> bytes;
   for (std::size_t i = 0; i < unit_bytes; ++i) {
-    bytes[i] = static_cast<std::uint8_t>(words[i / 4] >> (8 * (i % 4)));
+    bytes[i] = static_cast<std::uint8_t>(words[i / 4] >> (8 * (i % 4))) ^ mask_of(unit);
   }
   return bytes;
 }
@@ -29,7 +36,7 @@ std::uint64_t mixed(Index rank, Index token, Index call, Index position) {
 
 Sent sent_by(const Routing& routing, const PayloadForm& form, Index top_k, Index rank, Index call) {
   Sent sent;
-  sent.dtype = form.dtype, sent.hidden = form.hidden;
+  sent.dtype = form.dtype, sent.hidden = form.hidden, sent.unweighted = !form.weights;
   const Index tokens = routing.tokens(rank), row_bytes = form.row_bytes();
   sent.x.resize(at(tokens * row_bytes));
   for (Index t = 0; t < tokens; ++t) {
@@ -43,7 +50,13 @@ Sent sent_by(const Routing& routing, const PayloadForm& form, Index top_k, Index
     }
     for (Index j = 0; form.weights && j < top_k; ++j) {
       auto bits = static_cast<std::uint32_t>(mixed(rank, t, call, j));
-      if (!form.any_bits) bits = (bits & 0x00ffffffu) | 0x3e000000u;  // 2^-3 .. 2^-1
+      if (form.any_bits) {
+        if (bits % 8 == 0) bits &= 0x807fffffu;  // some are subnormal, of either sign,
+        if (bits % 8 == 1) bits = 0x80000000u;   // or a negative zero
+      } else {
+        const bool zero = bits >> 29 == 0;  // one of eight: a weight of 0 erases nothing
+        bits = zero ? 0u : (bits & 0x00ffffffu) | 0x3e000000u;  // 2^-3 .. 2^-1
+      }
       for (int byte = 0; byte < 4; ++byte) {
         sent.weights.push_back(static_cast<std::uint8_t>(bits >> (8 * byte)));
       }
@@ -92,7 +105,8 @@ std::uint32_t word_of(const Bytes& bytes, std::size_t first) {
   return word;
 }
 
-std::string told_by(const Bytes& bytes, std::size_t first) {
+std::string told_by(Bytes bytes, std::size_t first, Index unit) {
+  for (std::size_t i = first; i < first + unit_bytes; ++i) bytes[i] ^= mask_of(unit);
   return "rank " + std::to_string(word_of(bytes, first)) + ", token " +
          std::to_string(word_of(bytes, first + 4)) + ", call " +
          std::to_string(word_of(bytes, first + 8)) + ", unit " +
@@ -150,11 +164,12 @@ void judge_tags(World& world, const Routing& routing, const Payload& payload,
     const std::size_t start = row * row_bytes;
     const Index from = word_of(bytes, start), token = word_of(bytes, start + 4);
     for (std::size_t first = 0; first + unit_bytes <= row_bytes; first += unit_bytes) {
-      const auto tag = tag_of(from, token, payload.call, static_cast<Index>(first / unit_bytes));
+      const auto unit = static_cast<Index>(first / unit_bytes);
+      const auto tag = tag_of(from, token, payload.call, unit);
       if (std::memcmp(&bytes[start + first], tag.data(), unit_bytes) == 0) continue;
       if (torn.empty()) {
-        torn = "row " + std::to_string(row) + ", unit " + std::to_string(first / unit_bytes) +
-               " holds " + told_by(bytes, start + first);
+        torn = "row " + std::to_string(row) + ", unit " + std::to_string(unit) + " holds " +
+               told_by(bytes, start + first, unit);
       }
     }
     if (misplaced.empty() &&

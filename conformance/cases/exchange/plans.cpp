@@ -43,6 +43,17 @@ void require_load(World& world, const Routing& routing) {
   judge.require(shared > 0, "some token goes to two experts on one rank");
 }
 
+// Which experts a rank serves shows in what it is told to have received.
+void judge_owners(World& world, const Routing& routing, const PlanBuffers& got) {
+  const auto& counts = routing.received(world.rank).tokens_per_local_expert;
+  const auto judge = [&](const char* clause) {
+    world.run.judge().exact(clause, "pairs of this rank's slots", *got.counts, counts);
+  };
+  const reference::ExchangeTopology& topology = routing.plan.topology;
+  judge(world.settings.placement.empty() ? "EXCHANGE-0a" : "EXCHANGE-0b");
+  if (topology.slots * world.ranks > world.settings.num_experts) judge("EXCHANGE-0c");
+}
+
 void run_plan(CaseRun& run) {
   World world(run);
   world.settings.row_bytes = 96, world.settings.scale_bytes = 3;
@@ -51,7 +62,9 @@ void run_plan(CaseRun& run) {
   // A thousand threads on a few cores are slow, not stuck.
   RankHandle handle(world, world.ranks > 64 ? 100 : 10);
   const dropless_dtype ids = run.word("ids") == "i32" ? DROPLESS_I32 : DROPLESS_I64;
-  judge_plan(world, routing, handle.plan(routing, {.id_dtype = ids}));
+  const PlanBuffers got = handle.plan(routing, {.id_dtype = ids});
+  judge_plan(world, routing, got);
+  judge_owners(world, routing, got);
   // The same handle, the same ids: nothing of the first plan is left in the second.
   judge_plan(world, routing, handle.plan(routing, {.id_dtype = ids, .step = 1}));
   handle.close();
@@ -59,8 +72,16 @@ void run_plan(CaseRun& run) {
 
 std::vector<Values> select_plans(Tier tier) {
   const Axis ids{"ids", {"i32", "i64"}};
-  const std::vector<Values> smoke =
+  std::vector<Values> smoke =
       exchange_cases({.ranks = {"1", "4"}, .experts = {"8"}, .load = {"zipf", "one_rank"}}, {ids});
+  for (Values& values : exchange_cases({.ranks = {"4"},
+                        .experts = {"8"},
+                        .top_k = {"4"},
+                        .placement = {"shuffled", "hot"},
+                        .nodes = {"two", "alternating"}},
+                                       {ids})) {
+    smoke.push_back(std::move(values));
+  }
   if (tier == Tier::smoke) return smoke;
   std::vector<Values> all = smoke;
   const auto add = [&](const GroupAxes& group, const Axis& type = {"ids", {"i32", "i64"}}) {
@@ -85,8 +106,12 @@ std::vector<Values> select_plans(Tier tier) {
        .experts = {"10", "15"},
        .top_k = {"3"},
        .placement = {"blocks", "cyclic"}});
-  // Planning at the size of a cluster; every expert has two copies.
-  add({.ranks = {"128"},
+  add({.ranks = {"2", "4"}, .experts = {"512"}, .top_k = {"10"}, .tokens = {"33"}});
+  // More rows on a rank than 16 bits count.
+  add({.ranks = {"8"}, .experts = {"8"}, .top_k = {"1"}, .tokens = {"9500"}, .load = {"to_first"}},
+      {"ids", {"i32"}});
+  // Planning at the size of a cluster, more than 128 ranks; every expert has two copies or three.
+  add({.ranks = {"130"},
        .experts = {"64"},
        .top_k = {"8"},
        .tokens = {"2"},

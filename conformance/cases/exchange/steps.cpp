@@ -1,19 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many steps of one handle: EXCHANGE-8b and 12c.
+#include <algorithm>
+
 #include "conformance/cases/exchange/numbers.h"
 
 namespace dropless::conformance {
 namespace {
 
+constexpr Index widest = 33;  // elements of a row
+
 struct Step {
-  std::string name;  // steps of one name have the same routing and data
+  std::string name;  // steps of one name have the same routing
   StepChange change;
+  Index hidden = 20;
 };
 
 std::vector<Step> steps_of(const std::string& sequence, Index tokens) {
   const Step first{"first", {}};
+  if (sequence == "small_large_small") {
+    const Step few{"few", {.tokens = std::min(tokens / 4 + 1, tokens)}};
+    return {few, first, {"half", {.tokens = tokens / 2}}, few, first};
+  }
+  if (sequence == "shapes") {  // rows of other lengths on the buffers of the same handle
+    return {first,
+            {"first", {}, 8},
+            {"half", {.tokens = tokens / 2}, widest},
+            {"first", {}, widest},
+            first};
+  }
   if (sequence == "large_small_large") {
-    return {first, {"one", {.tokens = 1}}, first, {"half", {.tokens = tokens / 2}}, first};
+    return {first,
+            {"one", {.tokens = std::min<Index>(1, tokens)}},
+            first,
+            {"half", {.tokens = tokens / 2}},
+            first};
   }
   if (sequence == "to_nothing_and_back") {
     return {first, {"nobody", {.share = "none"}}, first, {"nowhere", {.load = "all_empty"}}, first};
@@ -31,19 +51,20 @@ std::vector<Step> steps_of(const std::string& sequence, Index tokens) {
 
 void run_steps(CaseRun& run) {
   World world(run);
-  make_room(world);
+  make_room(world, widest);
   RankHandle handle(world);
   const std::vector<Step> steps = steps_of(run.word("sequence"), run.integer("tokens"));
   std::vector<Index> rows_of_step;
   StepResult first;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const Routing& routing = world.routing(steps[i].name, steps[i].change);
-    const bool again = i > 0 && steps[i].name == steps[0].name;
+    const bool again =
+        i > 0 && steps[i].name == steps[0].name && steps[i].hidden == steps[0].hidden;
     Index rows = 0;
     for (const auto& received : routing.plan.received) rows += received.rows();
     rows_of_step.push_back(rows);
     StepResult result = run_step(world, handle, routing, again ? 0 : static_cast<Index>(i),
-                                 {.step = static_cast<Index>(i)});
+                                 {.step = static_cast<Index>(i)}, steps[i].hidden);
     if (i == 0) first = result;
     if (!again || world.unordered()) continue;
     const std::string what = " of step " + std::to_string(i) + " as of step 0";
@@ -52,18 +73,26 @@ void run_steps(CaseRun& run) {
     run.judge().holds("EXCHANGE-8b", "y" + what, result.y == first.y, "the same bits", "others");
   }
   const std::string& sequence = run.word("sequence");
-  run.judge().require(sequence == "same_counts" || (sequence == "moving" && world.ranks == 1) ||
-                          run.integer("tokens") < 4 || run.word("load") == "all_empty" ||
-                          run.word("share") == "none" || rows_of_step[0] != rows_of_step[1],
+  run.judge().require(sequence == "same_counts" || sequence == "shapes" ||
+                          (sequence == "moving" && world.ranks == 1) || run.integer("tokens") < 4 ||
+                          run.word("load") == "all_empty" || run.word("share") == "none" ||
+                          rows_of_step[0] != rows_of_step[1],
                       "the steps differ in size");
   handle.close();
 }
 
+const std::vector<std::string>& sequence_names() {
+  static const std::vector<std::string> names = {
+      "large_small_large", "to_nothing_and_back", "moving",
+      "same_counts",       "small_large_small",   "shapes"};
+  return names;
+}
+
 std::vector<Values> select_steps(Tier tier) {
-  const std::vector<std::string> sequences = {"large_small_large", "to_nothing_and_back", "moving",
-                                              "same_counts"};
-  const std::vector<Values> smoke = exchange_cases({.ranks = {"4"}, .experts = {"8"}},
-                                                   {{"sequence", {"large_small_large", "moving"}}});
+  const std::vector<std::string>& sequences = sequence_names();
+  const std::vector<Values> smoke =
+      exchange_cases({.ranks = {"4"}, .experts = {"8"}},
+                     {{"sequence", {"large_small_large", "moving", "shapes"}}});
   if (tier == Tier::smoke) return smoke;
   std::vector<Values> all =
       exchange_cases({.top_k = {"1", "4"}, .tokens = {"17", "64"}, .load = {"zipf", "one_rank"}},
@@ -82,15 +111,12 @@ std::vector<Values> select_steps(Tier tier) {
 }  // namespace
 
 void add_exchange_steps(Registry& registry) {
-  registry.add(
-      {"exchange.steps",
-       "Proves that a handle leaves nothing of one step in the next, with sizes that grow "
-       "and shrink and ranks that have nothing.",
-       step_clauses({"EXCHANGE-8b", "EXCHANGE-12c"}),
-       exchange_parameters({word_parameter(
-           "sequence", {"large_small_large", "to_nothing_and_back", "moving", "same_counts"},
-           "of the steps")}),
-       select_steps, run_steps, exchange_objection});
+  registry.add({"exchange.steps",
+                "Proves that a handle leaves nothing of one step in the next, with sizes that grow "
+                "and shrink and ranks that have nothing.",
+                step_clauses({"EXCHANGE-8b", "EXCHANGE-12c"}),
+                exchange_parameters({word_parameter("sequence", sequence_names(), "of the steps")}),
+                select_steps, run_steps, exchange_objection});
 }
 
 }  // namespace dropless::conformance
