@@ -8,7 +8,7 @@ root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 build=${DROPLESS_BUILD:-$root/build-gpu}
 out=$root/results-gpu/$(date -u +%Y%m%d-%H%M%S)
 parts=build,info,tests,smoke,standard,fuzz,faults,sanitizer,bench
-limit=3600 fuzz_seconds=120 fuzz_seed=1 jobs="" implementation=cuda faults_tier=smoke sanitizer_shard=1/1
+limit=3600 fuzz_seconds=120 fuzz_seed=1 jobs="" implementation=cuda faults_tier=standard sanitizer_shard=1/1
 
 usage() {
   cat <<'TEXT'
@@ -19,7 +19,7 @@ usage: scripts/gpu_check.sh [OPTION...]
   --limit SECONDS    for everything; what no longer fits is reported as left out (default: 3600)
   --fuzz-seconds N   (default: 120)
   --fuzz-seed N      (default: 1)
-  --faults-tier T    smoke (default) or standard
+  --faults-tier T    smoke or standard (default)
   --sanitizer-shard I/N   only this part of the sanitizer's cases (default: 1/1)
   --jobs N           compilations and worker processes (default: all cores)
   --implementation X another one than cuda, such as a shared library
@@ -161,7 +161,7 @@ lines=150 part smoke "$tool" run --tier smoke -i "$implementation" -j "$workers"
 lines=150 part standard "$tool" gate -i "$implementation" -j "$workers" --results "$out/standard.jsonl"
 lines=60 part fuzz "$tool" fuzz --seconds "$fuzz_seconds" --seed "$fuzz_seed" --shrink-seconds 5 \
   -i "$implementation" -j "$workers" --out "$out/fuzz"
-part faults "$tool" faults --tier "$faults_tier" -j "$jobs"
+part faults "$tool" faults --gpu --tier "$faults_tier" -j 2
 lines=80 part sanitizer bash -c sanitize
 lines=60 part bench bash -c bench_all
 cat "$summary"

@@ -38,7 +38,8 @@ __device__ __forceinline__ RowKind kind_of_row(const Zones& zones, Index row) {
     const Index g = start + threadIdx.x;
     begun += __syncthreads_count(g < zones.groups && zones.first(g) <= row ? 1 : 0);
   }
-  return row < zones.real_end(begun - 1) ? RowKind::real : RowKind::padding;
+  // Offsets that are refused may begin behind the row.
+  return begun > 0 && row < zones.real_end(begun - 1) ? RowKind::real : RowKind::padding;
 }
 
 // Eight gates and eight up projections (ACTIVATION-2).
@@ -85,12 +86,12 @@ __device__ __forceinline__ void store_gate_up(const Activation& a, const Tensor&
 
 template <int kind>
 __global__ void __launch_bounds__(most_threads) activation_kernel(Activation a) {
-  if (*a.refusal != 0) return;
   const Index row = blockIdx.x;
+  // Everything that decides about the row is on its way before the first of it is waited for.
+  const bool refused = *a.refusal != 0;
+  const float weight = a.weights.given ? a.weights.as<float>(row) : 1.0F;
   const RowKind row_kind = kind_of_row(a.zones, row);
-  if (row_kind == RowKind::beyond) return;  // untouched, as declared in the profile
-  const float weight =
-      a.weights.given && row_kind == RowKind::real ? a.weights.as<float>(row) : 1.0F;
+  if (refused || row_kind == RowKind::beyond) return;  // untouched, as declared in the profile
   for (Index column = threadIdx.x * columns_per_thread; column < a.width;
        column += blockDim.x * columns_per_thread) {
     Eight h = {};
@@ -109,12 +110,12 @@ __global__ void __launch_bounds__(most_threads) activation_kernel(Activation a) 
 template <int kind>
 __global__ void __launch_bounds__(most_threads) activation_backward_kernel(Activation a) {
   __shared__ float partial[most_threads / warp_size];
-  if (*a.refusal != 0) return;
   const Index row = blockIdx.x;
+  const bool refused = *a.refusal != 0;
+  const float weight = a.weights.given ? a.weights.as<float>(row) : 1.0F;
   const RowKind row_kind = kind_of_row(a.zones, row);
-  if (row_kind == RowKind::beyond) return;
+  if (refused || row_kind == RowKind::beyond) return;
   const bool real = row_kind == RowKind::real;
-  const float weight = a.weights.given && real ? a.weights.as<float>(row) : 1.0F;
   float dot = 0;
   for (Index column = threadIdx.x * columns_per_thread; column < a.width;
        column += blockDim.x * columns_per_thread) {

@@ -66,9 +66,51 @@ struct Upcast {
   Index lines, width, pitch;  // of one matrix; lines of the buffer where rows are ragged
   bool along_k;               // neighbours in a line are neighbours in k
   bool vectors;               // 8 codes may be read at once
+  bool wide;                  // 16, and all of them have one scale
   __nv_bfloat16* out;
   int* flags;
 };
+
+// Two neighbouring codes times one scale.
+template <__nv_fp8_interpretation_t format>
+__device__ __forceinline__ unsigned widen_pair(unsigned codes, float scale) {
+  const __half2_raw halves =
+      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), format);
+  const float2 values = __half22float2(__half2(halves));
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(values.x * scale, values.y * scale);
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+
+// A real line whose blocks run along it, 16 codes at a time. True when bf16 holds all its values.
+template <__nv_fp8_interpretation_t format>
+__device__ __forceinline__ bool widen_line(const Upcast& u, Index g, Index local,
+                                           const std::uint8_t* codes, __nv_bfloat16* out) {
+  bool exact = true;
+  const int width = static_cast<int>(u.width);
+#pragma unroll 2
+  for (int i = 16 * static_cast<int>(threadIdx.x); i < width; i += 16 * 256) {
+    const uint4 packed = *reinterpret_cast<const uint4*>(codes + i);
+    const std::uint8_t byte = u.x.scales.at(g, local, static_cast<unsigned>(i) / 32U);
+    const float scale = scale_value(byte);
+    const unsigned in[4] = {packed.x, packed.y, packed.z, packed.w};
+    unsigned words[8];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      words[2 * j] = widen_pair<format>(in[j] & 0xFFFF, scale);
+      words[2 * j + 1] = widen_pair<format>(in[j] >> 16, scale);
+    }
+    auto* to = reinterpret_cast<uint4*>(out + i);
+    to[0] = make_uint4(words[0], words[1], words[2], words[3]);
+    to[1] = make_uint4(words[4], words[5], words[6], words[7]);
+    if (always_exact_in_bf16(byte, u.x.dtype)) continue;
+#pragma unroll 1
+    for (int j = 0; j < 16; ++j) {
+      const float value = code_value(codes[i + j], u.x.dtype) * scale;
+      exact &= value != value || __bfloat162float(__float2bfloat16_rn(value)) == value;
+    }
+  }
+  return exact;
+}
 
 // A block takes lines one after the other; a thread 8 neighbours of a line at a time.
 __global__ void __launch_bounds__(256) widen(GroupedProduct p, Upcast u, Index all_lines) {
@@ -84,6 +126,13 @@ __global__ void __launch_bounds__(256) widen(GroupedProduct p, Upcast u, Index a
     const bool real = weights || line < p.zones.real_end(g);
     const Index from = weights ? g * u.x.group_stride + local * line_stride : line * line_stride;
     bool inexact = false;
+    if (u.wide && real) {
+      __nv_bfloat16* to = u.out + line * u.pitch;
+      inexact = u.x.dtype == DROPLESS_E4M3 ? !widen_line<__NV_E4M3>(u, g, local, codes + from, to)
+                                           : !widen_line<__NV_E5M2>(u, g, local, codes + from, to);
+      if (inexact) u.flags[g] = 1, u.flags[p.zones.groups] = 1;
+      continue;
+    }
     for (Index i = 8 * static_cast<Index>(threadIdx.x); i < u.pitch; i += 8 * 256) {
       uint2 packed = make_uint2(0, 0);
       if (real && u.vectors && i + 8 <= u.width) {
@@ -139,6 +188,9 @@ GemmOperand upcast(Call& call, const GroupedProduct& product, const GemmOperand&
   const Index inner_stride = u.along_k ? operand.k_stride : operand.outer_stride;
   u.vectors = inner_stride == 1 && line_stride % 8 == 0 && operand.group_stride % 8 == 0 &&
               reinterpret_cast<std::uintptr_t>(operand.data) % 8 == 0;
+  u.wide = u.vectors && u.along_k && u.width % 16 == 0 && line_stride % 16 == 0 &&
+           operand.group_stride % 16 == 0 &&
+           reinterpret_cast<std::uintptr_t>(operand.data) % 16 == 0;
   u.flags = flags;
   const Index all_lines = weights ? product.zones.groups * u.lines : u.lines;
   u.out = call.scratch<__nv_bfloat16>(all_lines * u.pitch);

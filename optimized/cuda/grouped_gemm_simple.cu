@@ -20,7 +20,7 @@ struct Tile {
 // Which tile block `index` computes. Rows: zones are cut into strips of 64 rows; a warp counts the
 // strips of 32 zones at a time.
 __device__ Tile locate(const GroupedProduct& p, Index index) {
-  if (p.needed != nullptr && *p.needed == 0) return {};
+  __syncthreads();  // everyone has read what was found before
   __shared__ Tile found;
   if (threadIdx.x < 32) {
     const Index tiles_n = (p.n + tile - 1) / tile;
@@ -113,13 +113,11 @@ __device__ unsigned pair_at(const __nv_bfloat16* address) {
 }
 
 // Four warps, each 32 x 32 of the tile.
-__global__ void __launch_bounds__(128) multiply_bf16(const __grid_constant__ GroupedProduct p) {
+__device__ __forceinline__ void multiply_tile_bf16(const GroupedProduct& p, const Tile& at) {
   constexpr int depth = 32, pitch = depth + 8;
   __shared__ alignas(16) __nv_bfloat16 a[tile][pitch];
   __shared__ alignas(16) __nv_bfloat16 b[tile][pitch];
-  const Tile at = locate(p, blockIdx.x);
   const Index g = at.group;
-  if (g < 0) return;
   const Index ks = p.depth(g), rows = p.ragged_k() ? p.m : p.real(g);
   if (p.ragged_k() && ks == 0 && p.keeps_empty()) return;
   const Index start_a = p.a.start(p.zones, g), start_b = p.b.start(p.zones, g);
@@ -166,13 +164,11 @@ __global__ void __launch_bounds__(128) multiply_bf16(const __grid_constant__ Gro
 }
 
 // 16 x 16 threads, each 4 x 4 of the tile; fp32 FMAs in ascending order.
-__global__ void __launch_bounds__(256) multiply_fp32(const __grid_constant__ GroupedProduct p) {
+__device__ __forceinline__ void multiply_tile_fp32(const GroupedProduct& p, const Tile& at) {
   constexpr int depth = 16, pitch = depth + 1;
   __shared__ float a[tile][pitch];
   __shared__ float b[tile][pitch];
-  const Tile at = locate(p, blockIdx.x);
   const Index g = at.group;
-  if (g < 0) return;
   const Index ks = p.depth(g), rows = p.ragged_k() ? p.m : p.real(g);
   if (p.ragged_k() && ks == 0 && p.keeps_empty()) return;
   const Index start_a = p.a.start(p.zones, g), start_b = p.b.start(p.zones, g);
@@ -203,6 +199,17 @@ __global__ void __launch_bounds__(256) multiply_fp32(const __grid_constant__ Gro
   }
 }
 
+// Blocks go through the tiles; a launch that may turn out not to be needed has few of them.
+template <int threads, void (*multiply_tile)(const GroupedProduct&, const Tile&)>
+__global__ void __launch_bounds__(threads)
+    multiply_tiles(const __grid_constant__ GroupedProduct p, unsigned tiles) {
+  if (p.needed != nullptr && *p.needed == 0) return;
+  for (unsigned index = blockIdx.x; index < tiles; index += gridDim.x) {
+    const Tile at = locate(p, index);
+    if (at.group >= 0) multiply_tile(p, at);
+  }
+}
+
 }  // namespace
 
 void grouped_gemm_simple(const GroupedProduct& product, cudaStream_t stream) {
@@ -212,11 +219,12 @@ void grouped_gemm_simple(const GroupedProduct& product, cudaStream_t stream) {
   const Index blocks = strips * tiles_n;
   if (blocks == 0) return;
   refuse_if(blocks > 0x7FFFFFFF, "grouped GEMM: more tiles than a grid can hold");
-  const auto grid = static_cast<unsigned>(blocks);
+  const auto tiles = static_cast<unsigned>(blocks);
+  const unsigned grid = product.needed == nullptr ? tiles : std::min(tiles, 1024U);
   if (product.a.dtype == DROPLESS_BF16 && product.b.dtype == DROPLESS_BF16) {
-    multiply_bf16<<<grid, 128, 0, stream>>>(product);
+    multiply_tiles<128, multiply_tile_bf16><<<grid, 128, 0, stream>>>(product, tiles);
   } else {
-    multiply_fp32<<<grid, 256, 0, stream>>>(product);
+    multiply_tiles<256, multiply_tile_fp32><<<grid, 256, 0, stream>>>(product, tiles);
   }
   check_launch("grouped GEMM");
 }

@@ -55,10 +55,9 @@ struct RowParts {
 
 __global__ void add_parts_kernel(RowParts parts, Tensor out, const int* refusal) {
   if (*refusal != 0) return;
-  const Index width = out.shape[1];
-  for (Index i = blockIdx.x * Index{block} + threadIdx.x; i < out.shape[0] * width;
-       i += Index{block} * gridDim.x) {
-    const Index r = i / width, h = i % width;
+  const Index r = blockIdx.x, width = out.shape[1];
+#pragma unroll 4
+  for (Index h = threadIdx.x; h < width; h += block) {
     double sum = 0;
     for (int p = 0; p < parts.count; ++p) {
       const RowPart& part = parts.part[p];
@@ -128,6 +127,12 @@ __global__ void zero_vector_kernel(Tensor vector, const int* refusal) {
   if (i < vector.shape[0]) vector.as<float>(i) = 0;
 }
 
+__global__ void widen_kernel(Tensor x, float* out) {
+  const Index r = blockIdx.x, width = x.shape[1];
+#pragma unroll 4
+  for (Index h = threadIdx.x; h < width; h += block) out[r * width + h] = load(x, r, h);
+}
+
 template <class Element>
 __global__ void dense_kernel(Tensor w, Element* out) {
   const Index rows = w.shape[1], columns = w.shape[2];
@@ -155,8 +160,8 @@ void add_parts(Call& call, std::initializer_list<RowPart> parts, const Tensor& o
   if (out.size() == 0) return;
   RowParts all;
   for (const RowPart& part : parts) all.part[all.count++] = part;
-  add_parts_kernel<<<grid_for(out.size()), block, 0, call.stream()>>>(all, out,
-                                                                      call.refusal_word());
+  add_parts_kernel<<<static_cast<unsigned>(out.shape[0]), block, 0, call.stream()>>>(
+      all, out, call.refusal_word());
   check_launch("add_parts");
 }
 
@@ -197,6 +202,19 @@ void zero_vector(Call& call, const Tensor& vector) {
   zero_vector_kernel<<<static_cast<unsigned>((vector.size() + block - 1) / block), block, 0,
                        call.stream()>>>(vector, call.refusal_word());
   check_launch("zero_vector");
+}
+
+float* widened(Call& call, const Tensor& x) {
+  if (x.dtype == DROPLESS_FP32 && x.rows_aligned_to(4) &&
+      reinterpret_cast<std::uintptr_t>(x.data) % 256 == 0 &&  // what cuBLASLt expects of a start
+      (x.shape[0] <= 1 || x.strides[0] == x.shape[1])) {
+    return reinterpret_cast<float*>(x.data);
+  }
+  auto* copy = call.scratch<float>(x.size());
+  if (x.size() == 0) return copy;
+  widen_kernel<<<static_cast<unsigned>(x.shape[0]), block, 0, call.stream()>>>(x, copy);
+  check_launch("widen");
+  return copy;
 }
 
 void* dense(Call& call, const dropless_tensor& given) {

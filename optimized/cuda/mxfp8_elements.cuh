@@ -49,6 +49,10 @@ __device__ __forceinline__ std::uint32_t encode_pair(float low, float high) {
                                   e5m2 ? __NV_E5M2 : __NV_E4M3);
 }
 template <bool e5m2>
+__device__ __forceinline__ std::uint32_t encode_words(float a, float b, float c, float d) {
+  return encode_pair<e5m2>(a, b) | encode_pair<e5m2>(c, d) << 16;
+}
+template <bool e5m2>
 __device__ __forceinline__ float2 decode_pair(std::uint32_t codes) {
   const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes),
                                                       e5m2 ? __NV_E5M2 : __NV_E4M3);
@@ -71,9 +75,11 @@ __device__ __forceinline__ std::uint32_t encode_one(float x) {
   code = magnitude > 0x7F800000u ? 0x7Fu : min(code, largest);
   return code | (bits >> 24 & 0x80u);
 }
+// Called, not inlined: a quantiser encodes hundreds of elements a thread.
 template <bool e5m2>
-__device__ __forceinline__ std::uint32_t encode_pair(float low, float high) {
-  return encode_one<e5m2>(low) | encode_one<e5m2>(high) << 8;
+__device__ __noinline__ std::uint32_t encode_words(float a, float b, float c, float d) {
+  return encode_one<e5m2>(a) | encode_one<e5m2>(b) << 8 | encode_one<e5m2>(c) << 16 |
+         encode_one<e5m2>(d) << 24;
 }
 // The code's bits as a small fp32 number, subnormal for subnormal codes, times a power of two.
 template <bool e5m2>
@@ -93,7 +99,7 @@ __device__ __forceinline__ float2 decode_pair(std::uint32_t codes) {
 
 template <bool e5m2>
 __device__ __forceinline__ std::uint32_t encode_four(const float (&x)[4]) {
-  return encode_pair<e5m2>(x[0], x[1]) | encode_pair<e5m2>(x[2], x[3]) << 16;
+  return encode_words<e5m2>(x[0], x[1], x[2], x[3]);
 }
 
 }  // namespace dropless::cuda

@@ -30,8 +30,8 @@ struct Scratch {
   std::uint32_t* kept_groups;  // [G]
 };
 
-constexpr int narrow = 8;  // experts of a lane that fit into registers
-constexpr int most_warps = 8;
+constexpr int narrow = 8;       // experts of a lane that fit into registers
+constexpr int most_warps = 32;  // one block a multiprocessor: few of them add to the counts
 
 __host__ __device__ inline int words_of_warp(const RouteSettings& s, bool generic) {
   const int groups = s.groups > 1 ? 2 * s.groups + s.experts : 0;
@@ -48,11 +48,14 @@ __device__ inline Scratch scratch_of(const RouteSettings& s, bool generic, std::
   return scratch;
 }
 
-// An integer that orders like the value; 0 is below every value, NaN counts as -Inf, -0 as +0.
+// An integer that orders like the value, -0 like +0; 0 is below every value. Not for NaN.
 __device__ __forceinline__ std::uint32_t key_of(float value) {
-  if (value != value) value = -INFINITY;
   const std::uint32_t bits = __float_as_uint(value + 0.0F);
   return bits ^ (static_cast<std::int32_t>(bits) < 0 ? 0xFFFFFFFFu : 0x80000000u);
+}
+// NaN counts as -Inf.
+__device__ __forceinline__ float not_nan(float value) {
+  return value == value ? value : -INFINITY;
 }
 
 // What a lane holds: neighbouring experts in registers (V), or every 32nd expert in shared memory
@@ -69,7 +72,7 @@ struct Lane {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const int e = expert(lane, i);
-      bias[i] = r.bias.given && e < r.settings.experts ? r.bias.as<float>(e) : 0.0F;
+      bias[i] = r.bias.given && e < r.settings.experts ? not_nan(r.bias.as<float>(e)) : 0.0F;
       key[i] = 0;
     }
   }
@@ -110,7 +113,7 @@ struct Lane<0> {
     return load_float(r.logits, t, expert(lane, i));
   }
   __device__ float bias_of(const Route& r, int lane, int i) const {
-    return r.bias.given ? r.bias.as<float>(expert(lane, i)) : 0.0F;
+    return r.bias.given ? not_nan(r.bias.as<float>(expert(lane, i))) : 0.0F;
   }
   __device__ void set(int lane, int i, std::uint32_t value) { keys[expert(lane, i)] = value; }
   template <bool again>
@@ -167,7 +170,7 @@ __device__ inline float group_score(const RouteSettings& s, const float* compare
 __device__ inline void keep_groups(const RouteSettings& s, const Scratch& scratch, int lane) {
   __syncwarp();
   for (int g = lane; g < s.groups; g += warp_size) {
-    scratch.group_keys[g] = key_of(group_score(s, scratch.compared, g));
+    scratch.group_keys[g] = key_of(not_nan(group_score(s, scratch.compared, g)));
     scratch.kept_groups[g] = 0;
   }
   __syncwarp();
@@ -284,17 +287,19 @@ __device__ __forceinline__ void compare_by(const Route& r, Lane<V>& row, Index t
                                            const Scratch& scratch, bool by_logits,
                                            const Score& score_of) {
   const RouteSettings& s = r.settings;
-  const bool plain = s.groups == 1 && !r.scores.given;
-  for_experts<V>(s.experts, lane, [&](int i, int e) {
+  const auto compare = [&](int i, int e, bool plain) {
     const float l = row.at(r, t, lane, i), score = score_of(l);
     const float value = l == -INFINITY ? -INFINITY : score + row.bias_of(r, lane, i);
-    const std::uint32_t key = key_of(by_logits ? l : value);
-    row.set(lane, i, e < s.experts ? key : 0);
-    if (!plain && e < s.experts) {
-      if (r.scores.given) r.scores.as<float>(t, e) = score;
-      if (s.groups > 1) scratch.compared[e] = value;
-    }
-  });
+    row.set(lane, i, key_of(by_logits ? l : value));
+    if (plain || e >= s.experts) return;
+    if (r.scores.given) r.scores.as<float>(t, e) = score;
+    if (s.groups > 1) scratch.compared[e] = value;
+  };
+  if (s.groups == 1 && !r.scores.given) {
+    for_experts<V>(s.experts, lane, [&](int i, int e) { compare(i, e, true); });
+  } else {
+    for_experts<V>(s.experts, lane, [&](int i, int e) { compare(i, e, false); });
+  }
 }
 
 // Keys of the compared values (ROUTING-2 and 7), and the scores where they are asked for. Softmax
@@ -341,7 +346,10 @@ __device__ inline void weigh(const Route& r, Index t, int lane, const RowScores&
   if (s.after_top_k || s.renormalize) {
     double sum = own;
     for (int j = lane + warp_size; j < s.top_k; j += warp_size) sum += raw(logit(scratch.ids[j]));
-    sum = warp_sum(sum);
+    // Lanes without a slot hold 0; small K needs few steps.
+    for (int step = s.top_k <= 8 ? 4 : warp_size / 2; step > 0; step /= 2) {
+      sum += __shfl_xor_sync(whole_warp, sum, step);
+    }
     divisor = s.after_top_k ? sum : s.eps_maximum ? fmax(sum, s.eps) : sum + s.eps;
   }
   for (int j = lane; j < s.top_k; j += warp_size) {
@@ -393,7 +401,7 @@ __device__ __forceinline__ void route_token(const Route& r, Lane<V>& row, Index 
 }
 
 template <int V>
-__global__ void __launch_bounds__(most_warps* warp_size, 4) route_kernel(Route r) {
+__global__ void __launch_bounds__(most_warps* warp_size, 1) route_kernel(Route r) {
   extern __shared__ std::uint32_t memory[];
   if (*r.refusal != 0) return;
   const RouteSettings& s = r.settings;
@@ -446,7 +454,7 @@ void launch(Call& call, const Route& route) {
   }
   const Index tokens = route.logits.shape[0];
   // Blocks take several tokens each, so that few of them add to the counts in global memory.
-  const unsigned blocks = grid_size(ceil_div(tokens, warps), 5 * call.device().multiprocessors);
+  const unsigned blocks = grid_size(ceil_div(tokens, warps), call.device().multiprocessors);
   route_kernel<V><<<blocks, static_cast<unsigned>(warps * warp_size),
                     static_cast<std::size_t>(bytes), call.stream()>>>(route);
   check_launch("route");
