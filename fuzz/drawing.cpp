@@ -9,6 +9,7 @@
 #include <array>
 
 #include "conformance/cases/models.h"
+#include "fuzz/families.h"
 #include "fuzz/simpler.h"
 
 namespace dropless::fuzz {
@@ -192,13 +193,10 @@ std::string pick_far(const Family& family) {
   return all.empty() ? "" : *rc::gen::elementOf(all);
 }
 
-CaseId draw(const std::vector<const Family*>& families) {
-  Index sum = 0;
-  for (const Family* family : families) sum += weight_of(*family);
-  Index place = pick(0, sum - 1);
-  std::size_t chosen = 0;
-  while (place >= weight_of(*families[chosen])) place -= weight_of(*families[chosen++]);
-  const Family& family = *families[chosen];
+// `ends`: the sums of the weights of the families up to each.
+CaseId draw(const std::vector<const Family*>& families, const std::vector<Index>& ends) {
+  const auto end = std::upper_bound(ends.begin(), ends.end(), pick(0, ends.back() - 1));
+  const Family& family = *families[static_cast<std::size_t>(end - ends.begin())];
   // Now and then a heavy case: with many experts, which a layer of a published model has whatever
   // its widths; long in one direction, beyond whatever fits a block of an implementation; and
   // rarely beyond what 16 bits count.
@@ -221,18 +219,24 @@ CaseId draw(const std::vector<const Family*>& families) {
 
 int weight_of(const Family& family) {
   if (family.name.find(".every_") != std::string::npos) return 1;  // all there is in one case
+  if (!is_quick(family)) return 4;
   return 4 * static_cast<int>(std::clamp<std::size_t>(family.parameters.size(), 1, 8));
 }
 
 rc::Gen<CaseId> any_case(std::vector<const Family*> families) {
-  return [families = std::move(families)](const rc::Random& random, int size) {
-    const auto drawn = rc::gen::exec([&] { return draw(families); })(random, size);
-    return rc::shrinkable::shrinkRecur(drawn.value(), [families](const CaseId& id) {
-      const auto own = std::find_if(families.begin(), families.end(),
-                                    [&](const Family* f) { return f->name == id.family; });
-      return simpler_cases(**own, id);
-    });
-  };
+  std::vector<Index> ends;
+  for (const Family* family : families) {
+    ends.push_back(weight_of(*family) + (ends.empty() ? 0 : ends.back()));
+  }
+  return
+      [families = std::move(families), ends = std::move(ends)](const rc::Random& random, int size) {
+        const auto drawn = rc::gen::exec([&] { return draw(families, ends); })(random, size);
+        return rc::shrinkable::shrinkRecur(drawn.value(), [families](const CaseId& id) {
+          const auto own = std::find_if(families.begin(), families.end(),
+                                        [&](const Family* f) { return f->name == id.family; });
+          return simpler_cases(**own, id);
+        });
+      };
 }
 
 }  // namespace dropless::fuzz

@@ -30,8 +30,13 @@ bool needs_ranks(const Family& family) {
                      [](const conformance::Parameter& one) { return one.name == "ranks"; });
 }
 
-// Of the families of several ranks those whose case is one exchange or two, without a rank that is
-// late: a few milliseconds, as others take. The rest is ten times as long.
+std::string without_seed(CaseId id) {
+  std::erase_if(id.values, [](const auto& value) { return value.first == "seed"; });
+  return id.text();
+}
+
+}  // namespace
+
 bool is_quick(const Family& family) {
   static const std::set<std::string> quick = {
       "exchange.plan",          "exchange.capacity",          "exchange.dispatch",
@@ -40,13 +45,6 @@ bool is_quick(const Family& family) {
       "exchange.open_refusals", "exchange.call_refusals"};
   return !needs_ranks(family) || quick.contains(family.name);
 }
-
-std::string without_seed(CaseId id) {
-  std::erase_if(id.values, [](const auto& value) { return value.first == "seed"; });
-  return id.text();
-}
-
-}  // namespace
 
 std::vector<const Family*> families_of(const conformance::FuzzPlan& plan) {
   std::set<std::string> stages, names;

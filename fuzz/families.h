@@ -12,8 +12,12 @@
 
 namespace dropless::fuzz {
 
-// All but those of several ranks that take long or wait on purpose, when neither stages nor
-// families are named. Throws conformance::UsageError: an unknown stage or family, or none left.
+// Of the families of several ranks those whose case is one exchange or two, without a rank that is
+// late: a few milliseconds, as a case of one rank takes. The rest takes ten times as long.
+bool is_quick(const Family& family);
+
+// The quick ones when neither stages nor families are named. Throws conformance::UsageError: an
+// unknown stage or family, or none left.
 std::vector<const Family*> families_of(const conformance::FuzzPlan& plan);
 
 // The outcomes in the order of the cases; the same case may occur twice.

@@ -114,7 +114,8 @@ double work_of(const CaseId& id) {
     // Every rank has room for the worst case, which is poisoned and judged, and waits for others.
     const auto r = static_cast<double>(ranks);
     const double slots = std::min(static_cast<double>(shape.top_k), e / r + 1);
-    return 500 * r + 0.1 * r * r * t * slots * (h + i);
+    const double repeated = id.family == "exchange.repeat" ? 20 : 1;
+    return 500 * r + repeated * 0.1 * r * r * t * slots * (h + i);
   }
   const bool scores = stage == "routing" || stage == "losses";
   return 0.3 * rows * (h + i) + (scores ? 0.5 * t * e : 0);

@@ -38,6 +38,7 @@ std::vector<Buffers::Damage> Buffers::damage() const {
     if (state.size == 0) continue;
     const Image now = state.now();
     const Image& before = state.before;
+    if (state.is_input && now == before) continue;
 
     Changes ahead, behind, gap;
     compare(before, now, 0, state.front, ahead);

@@ -84,7 +84,7 @@ void add_stale(std::vector<Fault>& faults) {
                     .provenance = "nccl-extensions 6",
                     .symptom = "a plan with the same counts as the one before leaves that in force",
                     .trigger = "two routings with equal counts",
-                    .clauses = {"EXCHANGE-12c", "EXCHANGE-2a"},
+                    .clauses = {"EXCHANGE-12c", "EXCHANGE-2a", "GENERAL-3"},
                     .plant = [](Planted& planted) {
                       Exchanges exchanges(planted);
                       exchanges.around<plan>([](const auto& next, Plan& a, Seat& seat) {
@@ -150,7 +150,7 @@ void add_stale(std::vector<Fault>& faults) {
                         "a dispatch of another row size than the one before reads old flags: "
                         "rows of other ranks are not awaited",
                     .trigger = "alternating shapes on one handle",
-                    .clauses = {"EXCHANGE-12a", "EXCHANGE-1a"},
+                    .clauses = {"EXCHANGE-1a", "EXCHANGE-12a"},
                     .plant = [](Planted& planted) {
                       Exchanges exchanges(planted);
                       exchanges.after<dispatch>([](Dispatch& a, Seat& seat) {

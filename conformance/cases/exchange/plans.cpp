@@ -11,9 +11,10 @@ namespace {
 void require_load(World& world, const Routing& routing) {
   Judge& judge = world.run.judge();
   const std::string& load = world.run.word("load");
-  const bool nothing = world.run.word("share") == "none" || load == "all_empty" ||
-                       world.settings.max_tokens < 8 ||
-                       (world.ranks == 1 && (load == "not_to_self" || load == "one_rank")) ||
+  const std::string& share = world.run.word("share");
+  const bool nothing = share == "none" || load == "all_empty" || world.settings.max_tokens < 8 ||
+                       (world.ranks == 1 && (share == "none_on_first" || load == "not_to_self" ||
+                                             load == "one_rank")) ||
                        std::isdigit(static_cast<unsigned char>(load[0])) != 0;
   if (nothing) return;
   const reference::ExchangePlan& plan = routing.plan;
@@ -26,7 +27,7 @@ void require_load(World& world, const Routing& routing) {
   if (load == "some_pairs" && world.ranks > 1) {
     judge.require(empty_pairs > 0, "some pair of ranks exchanges nothing");
   }
-  if (load != "one_rank" || world.settings.top_k < 2 || world.run.word("share") != "even" ||
+  if (load != "one_rank" || world.settings.top_k < 2 || share != "even" ||
       plan.topology.slots < 2) {
     return;
   }

@@ -60,21 +60,23 @@ const dropless_tensor* mask_input(CaseRun& run, const RoutingData& data, const R
       .tensor();
 }
 
+double row_maximum(std::span<const double> row) {
+  return *std::max_element(row.begin(), row.end());
+}
+
 // Largest finite spread over all experts of the tokens in scope.
 double largest_spread(const RoutingData& data) {
   double largest = 0;
   for (Index t = 0; t < data.tokens; ++t) {
     if (data.is_masked(t)) continue;
-    for (Index e = 0; e < data.experts(); ++e) {
-      const double spread = spread_of(data, t, e, {});
+    const std::span<const double> row = data.row(t);
+    const double from = is_softmax(data.settings) ? row_maximum(row) : 0;
+    for (const double l : row) {
+      const double spread = std::abs(l - from);
       if (std::isfinite(spread)) largest = std::max(largest, spread);
     }
   }
   return largest;
-}
-
-double row_maximum(std::span<const double> row) {
-  return *std::max_element(row.begin(), row.end());
 }
 
 double log_sum_exp(std::span<const double> row) {
