@@ -36,15 +36,17 @@ struct Ring {
   }
 };
 
-// Sets rows valid .. 64 of all boxes of a stage to zero, by both consumer warpgroups together.
-__device__ void clear_rows(std::byte* stage, int valid) {
+// Sets rows valid .. 64 of the boxes that a consumer warpgroup reads (its own of a, all of b) to
+// zero. Both warpgroups do so for themselves: zero over zero, and neither waits for the other.
+__device__ __forceinline__ void clear_rows(std::byte* stage, int valid, int half) {
   const int vectors = (64 - valid) * 8;  // of 16 bytes, per box
-  for (int i = static_cast<int>(threadIdx.x) - 128; i < 6 * vectors; i += 256) {
-    auto* box = reinterpret_cast<uint4*>(stage + i / vectors * box_bytes + valid * 128);
-    box[i % vectors] = make_uint4(0, 0, 0, 0);
+  for (int i = static_cast<int>(threadIdx.x) % 128; i < 5 * vectors; i += 128) {
+    const int box = i < vectors ? half : i / vectors + 1;
+    auto* rows = reinterpret_cast<uint4*>(stage + box * box_bytes + valid * 128);
+    rows[i % vectors] = make_uint4(0, 0, 0, 0);
   }
   ptx::fence_async_proxy();
-  ptx::named_barrier(1, 256);
+  ptx::named_barrier(1 + half, 128);
 }
 
 // a_rows, b_rows: the contraction runs along the rows of the operand's boxes.
@@ -98,9 +100,6 @@ struct Kernel {
   __device__ void skip(const GemmUnit& unit, Ring& ring) const {
     for (int k = 0; k < unit.depth; k += gemm_tile_k, ring.advance()) {
       ptx::wait(full + 8 * ring.stage, ring.parity);
-      if (p.ragged_k() && unit.depth - k < gemm_tile_k && !p.fault.is(Fault::contraction_tail)) {
-        clear_rows(stage_memory + ring.stage * stage_bytes, unit.depth - k);
-      }
       release(ring.stage);
     }
   }
@@ -115,7 +114,7 @@ struct Kernel {
       std::byte* stage = stage_memory + ring.stage * stage_bytes;
       if constexpr (a_rows) {
         if (unit.depth - k < gemm_tile_k && !p.fault.is(Fault::contraction_tail)) {
-          clear_rows(stage, unit.depth - k);
+          clear_rows(stage, unit.depth - k, half);
         }
       }
       const std::uint32_t at = ptx::shared_address(stage);
@@ -154,11 +153,8 @@ struct Kernel {
                             !(p.fault.is(Fault::half_tile_skipped) && half == 1);
       float sums[128];
 #pragma unroll
-      for (int i = 0; i < 128; ++i) sums[i] = 0;
-      if (p.fault.is(Fault::stale_accumulator) && unit.depth == 0) {
-        const auto* stale = reinterpret_cast<const __nv_bfloat16*>(stage_memory) + threadIdx.x;
-#pragma unroll
-        for (int i = 0; i < 128; ++i) sums[i] = __bfloat162float(stale[i * 64]);
+      for (int i = 0; i < 128; ++i) {
+        sums[i] = p.fault.is(Fault::stale_accumulator) && unit.depth == 0 ? 1.0F : 0.0F;
       }
       if (computes) {
         accumulate(unit, ring, half, sums);

@@ -38,11 +38,12 @@ __device__ inline Index sum_before(Index own, Index* warp_sums, Index& total) {
 }
 
 __global__ void __launch_bounds__(block_threads)
-    make_tiles(Zones zones, TileLimits limits, Sums sums, RowTile* table, Index* count,
+    make_tiles(Zones zones, TileLimits limits, Sums sums, RowTile* table, Index most, Index* count,
                int* refusal) {
   __shared__ Index warp_sums[2][block_warps];
   if (*refusal != 0) {
     if (threadIdx.x == 0) *count = 0;
+    for (Index i = threadIdx.x; i < most; i += block_threads) table[i] = RowTile{};
     return;
   }
   const Index each = ceil_div(zones.groups, block_threads);
@@ -64,6 +65,8 @@ __global__ void __launch_bounds__(block_threads)
     stripes_before += ceil_div(length, stripe_rows);
   }
   if (threadIdx.x == 0) *count = all_tiles;
+  // Kernels read the entry of a tile together with the count, before they know that it is there.
+  for (Index i = all_tiles + threadIdx.x; i < most; i += block_threads) table[i] = RowTile{};
   if (all_tiles > limits.tiles || all_stripes > limits.stripes) {
     if (threadIdx.x == 0) refuse_on_device(refusal, DeviceReason::scales_too_short);
     return;
@@ -104,7 +107,7 @@ RowTiles make_row_tiles(Call& call, const Zones& zones, const TileLimits& limits
   const Sums sums = {call.scratch<Index>(zones.groups), call.scratch<Index>(zones.groups)};
   auto* table = call.scratch<RowTile>(tiles.most);
   auto* count = call.scratch<Index>(1);
-  make_tiles<<<1, block_threads, 0, call.stream()>>>(zones, limits, sums, table, count,
+  make_tiles<<<1, block_threads, 0, call.stream()>>>(zones, limits, sums, table, tiles.most, count,
                                                      call.refusal_word());
   check_launch("make_tiles");
   tiles.table = table;
