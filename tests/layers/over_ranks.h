@@ -256,8 +256,19 @@ class LayerRank {
   LayerRank(const LayerRank&) = delete;
   LayerRank& operator=(const LayerRank&) = delete;
 
+  ~LayerRank() { release(); }
+
   dropless_status run_forward() { return perform(table_.layer_forward, forward); }
-  dropless_status run_backward() { return perform(table_.layer_backward, backward); }
+  // A backward pass that succeeds takes the kept state with it.
+  dropless_status run_backward() {
+    const dropless_status status = perform(table_.layer_backward, backward);
+    if (status == DROPLESS_OK) forward.saved = nullptr;
+    return status;
+  }
+  void release() {
+    if (forward.saved != nullptr) perform(table_.layer_release, forward);
+    forward.saved = nullptr;
+  }
   void require(dropless_status status) const {
     if (status != DROPLESS_OK) throw std::runtime_error(message);
   }

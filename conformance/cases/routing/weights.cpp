@@ -118,7 +118,7 @@ void run_eps(CaseRun& run) {
   bool low = false;
   draw_clear_rows(run, data, [&](std::span<double> row) {
     low = !low;
-    const double centre = is_softmax(data.settings) ? 0 : low ? -8 : 0;
+    const double centre = is_softmax(data.settings) ? 0 : low ? -12 : 0;
     const double deviation = is_softmax(data.settings) ? (low ? 0.25 : 4) : 1;
     for (double& l : row) {
       l = tolerances::round_to(DROPLESS_FP32, centre + deviation * random.normal());

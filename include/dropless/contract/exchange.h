@@ -65,9 +65,9 @@ typedef struct dropless_exchange_capacity_args {
 } dropless_exchange_capacity_args;
 
 /* Takes the routing of one step. A new plan replaces the old one entirely (EXCHANGE-12).
- * Overflow, policy error: every rank returns DROPLESS_OVERFLOW with the demand written and all
- * other outputs untouched; on a step without a check OK is returned, and dispatch and combine write
- * nothing. Policy drop: counts and offsets are those after the drop, the demand is the true one. */
+ * Overflow, policy error: every rank returns DROPLESS_OVERFLOW, having written demand, checked,
+ * first_overflow_step and unseen_steps only; on a step without a check it returns OK, and dispatch
+ * and combine write nothing. Policy drop: counts and offsets after the drop, the true demand. */
 typedef struct dropless_exchange_plan_args {
   uint32_t struct_size;
   uint32_t struct_version;

@@ -144,7 +144,7 @@ TEST(LayerOverRanks, AnotherPlanInBetweenIsRefused) {
     EXPECT_NE(first.message.find("planned again"), std::string::npos) << first.message;
     second.require(second.run_backward());
     first.settings.recompute = 1;  // nothing kept: the layer plans again
-    first.forward.saved = nullptr;
+    first.release();
     first.require(first.run_backward());
   });
 }
@@ -207,6 +207,7 @@ TEST(LayerOverRanks, AMissingRankEndsTheCall) {
         if (rank == 0) return;
         const dropless_status status = mine.run_backward();
         EXPECT_TRUE(status == DROPLESS_TIMEOUT || status == DROPLESS_PEER_LOST) << mine.message;
+        mine.release();
         EXPECT_EQ(mine.run_forward(), status) << mine.message;
       },
       0.3);
