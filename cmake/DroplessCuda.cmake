@@ -4,7 +4,7 @@
 #
 # dropless_cuda_options(target) gives a target's CUDA sources their flags. Architectures are
 # plain flags: CMake 3.25 does not know sm_100a.
-set(DROPLESS_CUDA_WANTED 90a 100a CACHE STRING "CUDA architectures to build, without sm_")
+set(DROPLESS_CUDA_WANTED 80 90a 100a CACHE STRING "CUDA architectures to build, without sm_")
 
 find_program(DROPLESS_NVCC nvcc
   HINTS ${CMAKE_CUDA_COMPILER} $ENV{CUDACXX} ${CUDAToolkit_ROOT}/bin $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin
@@ -69,7 +69,11 @@ endif()
 function(dropless_cuda_options target)
   set(flags)
   foreach(architecture IN LISTS DROPLESS_CUDA_ARCHITECTURES)
-    list(APPEND flags "SHELL:-gencode arch=compute_${architecture},code=sm_${architecture}")
+    set(code sm_${architecture})
+    if(architecture STREQUAL 80)  # GPUs that have no machine code here compile this at start
+      set(code [sm_80,compute_80])
+    endif()
+    list(APPEND flags "SHELL:-gencode arch=compute_${architecture},code=${code}")
   endforeach()
   if(DROPLESS_WARNINGS_AS_ERRORS)
     list(APPEND flags "SHELL:-Werror all-warnings")

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "conformance/adapters/device_memory.h"
 #include "conformance/adapters/fingerprint.h"
 #include "conformance/adapters/profile_check.h"
 
@@ -40,16 +41,19 @@ nlohmann::ordered_json describe(const LoadedImplementation& implementation) {
   for (const ProfileField& field : profile_fields()) {
     fields[field.name] = word_of(field, profile.*field.member);
   }
-  return {{"argument", implementation.argument()},
-          {"name", text_or(table.name, "unnamed")},
-          {"version", text_or(table.version, "unknown")},
-          {"build", text_or(table.build, "unknown")},
-          {"memory_space", table.memory_space == DROPLESS_HOST ? "host" : "cuda"},
-          {"contract_version",
-           fmt::format("{}.{}", table.contract_version / 1000, table.contract_version % 1000)},
-          {"fingerprint", hexadecimal(implementation.fingerprint())},
-          {"profile", fields},
-          {"offers", offered_operations(table)}};
+  nlohmann::ordered_json described = {
+      {"argument", implementation.argument()},
+      {"name", text_or(table.name, "unnamed")},
+      {"version", text_or(table.version, "unknown")},
+      {"build", text_or(table.build, "unknown")},
+      {"memory_space", table.memory_space == DROPLESS_HOST ? "host" : "cuda"},
+      {"contract_version",
+       fmt::format("{}.{}", table.contract_version / 1000, table.contract_version % 1000)},
+      {"fingerprint", hexadecimal(implementation.fingerprint())},
+      {"profile", fields},
+      {"offers", offered_operations(table)}};
+  if (table.memory_space == DROPLESS_CUDA_DEVICE) described["device"] = describe_device();
+  return described;
 }
 
 }  // namespace dropless::conformance

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "conformance/adapters/device_memory.h"
 #include "conformance/adapters/fingerprint.h"
 #include "conformance/adapters/profile_check.h"
 #include "conformance/adapters/sources.h"
@@ -121,7 +122,7 @@ LoadedImplementation::LoadedImplementation(const dropless_implementation& table,
     : table_(copied(table)), argument_(std::move(argument)), fingerprint_(fingerprint) {}
 
 const std::vector<std::string>& built_in_implementations() {
-  static const std::vector<std::string> names{"cpu", "reference"};
+  static const std::vector<std::string> names{"cpu", "reference", "cuda"};
   return names;
 }
 
@@ -131,31 +132,49 @@ void check_table(const dropless_implementation* table, std::string_view origin) 
   if (table->name == nullptr || *table->name == '\0') {
     throw UsageError(fmt::format("{} has no name; set .name in its table", origin));
   }
-  if (table->memory_space != DROPLESS_HOST) {
-    throw UsageError(
-        fmt::format("{} declares memory_space {}, but this build judges host memory (0) only; set "
-                    "DROPLESS_HOST or use a build with CUDA",
-                    origin, table->memory_space));
+  if (table->memory_space != DROPLESS_HOST && table->memory_space != DROPLESS_CUDA_DEVICE) {
+    throw UsageError(fmt::format("{} declares memory_space {}; it is 0 (host) or 1 (CUDA device)",
+                                 origin, table->memory_space));
   }
   check_profile(table->profile, origin);
 }
 
+namespace {
+
+// A table whose memory this process can reach.
+LoadedImplementation reachable(const dropless_implementation& table, const std::string& argument,
+                               std::uint64_t fingerprint) {
+  if (table.memory_space == DROPLESS_CUDA_DEVICE) {
+    if (const std::string why = no_gpu_because(); !why.empty()) {
+      throw UsageError(
+          fmt::format("{} declares memory_space 1 (CUDA device), but {}; run it on a machine with "
+                      "a GPU, or offer operations on host memory (0)",
+                      argument, why));
+    }
+    provide_device_memory();
+  }
+  return {table, argument, fingerprint};
+}
+
+}  // namespace
+
 LoadedImplementation load_implementation(const std::string& argument) {
-  if (argument == "reference" || argument == "cpu") {
-    const dropless_implementation& table =
-        argument == "cpu" ? cpu::implementation() : reference::implementation();
+  if (argument == "reference" || argument == "cpu" || argument == "cuda") {
+    const dropless_implementation& table = argument == "cuda"  ? cuda_implementation()
+                                           : argument == "cpu" ? cpu::implementation()
+                                                               : reference::implementation();
     check_table(&table, argument);
-    return {table, argument, 0};
+    return reachable(table, argument, 0);
   }
   if (const dropless_implementation* table = table_from_source(argument)) {
     check_table(table, argument);
-    return {*table, argument, 0};
+    return reachable(*table, argument, 0);
   }
   check_file(argument);
   const std::uint64_t fingerprint = fingerprint_of_file(argument);
   const dropless_implementation* table = open_library(argument);
   check_table(table, argument);
-  return {*table, argument, fingerprint};
+  return reachable(*table, argument, fingerprint);
 }
 
 }  // namespace dropless::conformance

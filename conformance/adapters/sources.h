@@ -31,7 +31,8 @@ struct FaultEntry {
   std::string symptom, trigger;
   std::vector<std::string> clauses;  // expected to name it, the most telling one first
   Visibility visibility = Visibility::cpu;
-  std::string reason;  // why a CPU with one rank cannot show it
+  std::string reason;   // why a CPU with one rank cannot show it
+  bool on_gpu = false;  // planted into the CUDA implementation of this build
 
   [[nodiscard]] std::string stage() const { return name.substr(0, name.find('.')); }
 };

@@ -10,6 +10,7 @@
 #include <new>
 
 #include "conformance/cases/replaced_data.h"
+#include "conformance/judge/memory.h"
 
 namespace dropless::conformance {
 namespace {
@@ -109,6 +110,9 @@ dropless_call CaseRun::begin_call() const {
   call.struct_size = sizeof call;
   call.struct_version = DROPLESS_STRUCT_VERSION;
   call.threads = options_.threads;
+  if (implementation_.memory_space != DROPLESS_HOST) {
+    call.stream = memory_of(implementation_.memory_space)->stream();
+  }
   return call;
 }
 
@@ -254,6 +258,8 @@ Verdict guarded(CaseRun& run, const Family& family) {
     end_with(Status::resource, answer.reason);
   } catch (const DeviceLost& answer) {
     end_with(Status::device_lost, answer.reason);
+  } catch (const DeviceFailure& failure) {
+    end_with(Status::device_lost, failure.what());
   } catch (const std::bad_alloc&) {
     end_with(Status::resource, "the suite ran out of memory");
   } catch (const std::exception& error) {
@@ -274,6 +280,9 @@ Verdict run_case(const dropless_implementation& implementation, const Family& fa
   try {
     CaseRun run(implementation, family, id, options);
     verdict = guarded(run, family);
+  } catch (const DeviceFailure& failure) {
+    verdict.status = Status::device_lost;
+    verdict.reason = failure.what();
   } catch (const std::bad_alloc&) {
     verdict.status = Status::resource;
     verdict.reason = "the suite ran out of memory";

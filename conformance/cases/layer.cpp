@@ -102,6 +102,7 @@ void add_layer(Registry& registry) {
   add_layer_bounded(registry);
   add_layer_contract(registry);
   add_layer_exact(registry);
+  add_layer_queue(registry);
   add_layer_stages(registry);
   add_layer_state(registry);
   add_layer_over_ranks(registry);

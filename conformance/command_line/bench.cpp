@@ -92,6 +92,10 @@ void run_bench(const BenchWishes& wishes, Session& session) {
   }
   probe(wishes, session);
   const LoadedImplementation loaded = load_implementation(wishes.implementation);
+  if (loaded.table().memory_space != DROPLESS_HOST) {
+    throw UsageError(
+        "bench times host memory; for a GPU run scripts/gpu_check.sh --parts build,bench");
+  }
   std::vector<std::string> not_offered;
   auto all = comparisons(loaded.table(), threads, not_offered);
   if (wishes.implementation == "cpu") add_exchange(all, expert_major_exchange(), not_offered);
@@ -124,7 +128,7 @@ void add_bench(CLI::App& app, Session& session) {
       "bench", "Time an implementation, each operation beside a peer in the same run");
   command
       ->add_option("-i,--implementation", wishes->implementation,
-                   "cpu (default), reference, or a shared library")
+                   "cpu (default), cuda, reference, or a shared library")
       ->type_name("NAME|FILE");
   command->add_option("--filter", wishes->filter, "only names that contain this")
       ->type_name("TEXT");

@@ -24,7 +24,7 @@ struct FaultsOptions {
   std::optional<std::string> tier, jobs, timeout, at_least;
   std::string json;
   bool list = false, explain = false, alone = false, every_case = false, clauses = false;
-  bool markdown = false;
+  bool markdown = false, gpu = false;
 };
 
 std::vector<FaultEntry> chosen_faults(const FaultsOptions& options) {
@@ -55,6 +55,10 @@ std::vector<FaultEntry> chosen_faults(const FaultsOptions& options) {
       return std::find(options.stages.begin(), options.stages.end(), fault.stage()) ==
              options.stages.end();
     });
+  }
+  if (options.gpu) {
+    std::erase_if(chosen, [](const FaultEntry& fault) { return !fault.on_gpu; });
+    for (FaultEntry& fault : chosen) fault.visibility = Visibility::cpu;  // seen by this run
   }
   if (chosen.empty()) throw UsageError("no fault left; see dropless faults --list");
   return chosen;
@@ -211,6 +215,8 @@ void add_faults(CLI::App& app, Session& session) {
       "--clauses", options->clauses,
       "go on until a second clause sees the fault, and show which clauses are needed");
   command->add_flag("--explain", options->explain, "the first failing case of each fault in full");
+  command->add_flag("--gpu", options->gpu,
+                    "only the faults of the CUDA implementation of this build; needs a GPU");
   command->add_flag("--list", options->list, "list the faults and run nothing");
   command->add_option("--at-least", options->at_least, "exit code 0 from this share (default: 100)")
       ->type_name("PERCENT");

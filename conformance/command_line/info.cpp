@@ -51,7 +51,7 @@ void add_info(CLI::App& app, Session& session) {
       app.add_subcommand("info", "Describe the suite, the machine and an implementation");
   command
       ->add_option("-i,--implementation", options->implementation,
-                   "cpu (default), reference, or a shared library")
+                   "cpu (default), cuda, reference, or a shared library")
       ->type_name("NAME|FILE");
   command->add_flag("--json", *json, "as one JSON object");
   command->callback([options, json, &session] {

@@ -17,7 +17,7 @@ void declare_models(CLI::App& command, ImplementationOptions& options) {
 void declare(CLI::App& command, ImplementationOptions& options) {
   command
       .add_option("-i,--implementation", options.implementation,
-                  "cpu (default), reference, or a shared library")
+                  "cpu (default), cuda, reference, or a shared library")
       ->type_name("NAME|FILE");
   declare_models(command, options);
   command

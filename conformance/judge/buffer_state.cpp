@@ -87,11 +87,19 @@ void Buffer::State::fill(std::span<const std::uint8_t> bytes) {
   }
   if (size == 0) return;
   // Row by row: gaps and red zones in memory keep whatever damage they have.
+  std::vector<std::uint8_t> image;
+  const bool at_once = row * element != pitch && memory->prefers_few_copies();
+  if (at_once) image = now();
   const std::size_t piece = row * element == pitch ? bytes.size() : row * element;
   for (std::size_t from = 0, to = front; from < bytes.size(); from += piece, to += pitch) {
     std::copy_n(bytes.data() + from, piece, before.data() + to);
-    memory->copy_in(allocation + to, bytes.data() + from, piece);
+    if (at_once) {
+      std::copy_n(bytes.data() + from, piece, image.data() + to);
+    } else {
+      memory->copy_in(allocation + to, bytes.data() + from, piece);
+    }
   }
+  if (at_once) memory->copy_in(allocation, image.data(), image.size());
 }
 
 void Buffer::State::poison() {

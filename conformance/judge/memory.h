@@ -9,9 +9,16 @@
 #include <dropless/contract.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <stdexcept>
 
 namespace dropless::conformance {
+
+// The device of a memory space is gone for this process.
+struct DeviceFailure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 // Pointers are in the implementation's space; arithmetic on them in bytes is meaningful. The copies
 // return when they are complete, and see everything that was enqueued before.
@@ -23,6 +30,24 @@ class Memory {
   virtual void release(void* pointer) noexcept = 0;
   virtual void copy_in(void* to, const void* host, std::size_t bytes) = 0;
   virtual void copy_out(void* host, const void* from, std::size_t bytes) = 0;
+  // The queue on which the copies are ordered; becomes dropless_call::stream.
+  virtual void* stream() { return nullptr; }
+  // A copy costs much more than its bytes.
+  [[nodiscard]] virtual bool prefers_few_copies() const { return false; }
+
+  // What only a queue can do (GENERAL-7). On a host everything is finished when a call returns.
+  // What follows waits for so long; false: there is no queue.
+  virtual bool hold(int /*milliseconds*/) { return false; }
+  // Enqueued and not waited for; the bytes are taken at once.
+  virtual void copy_in_later(void* to, const void* host, std::size_t bytes) {
+    copy_in(to, host, bytes);
+  }
+  virtual void wait() {}
+  // Calls are recorded from now on and do not run; false: they cannot be recorded.
+  virtual bool begin_capture() { return false; }
+  // Ends the recording. What comes back enqueues the recorded work, as often as it is called.
+  // Throws std::runtime_error with the reason when the recording was broken.
+  virtual std::function<void()> end_capture() { return {}; }
 };
 
 // Replaces the access to one memory space; thread-safe. Buffers keep the access they started with.

@@ -8,8 +8,10 @@
 #include <set>
 #include <stdexcept>
 
+#include "conformance/adapters/device_memory.h"
 #include "conformance/cases/case_id.h"
 #include "reference/implementation.h"
+#include "tests/faults/gpu_plants.h"
 #include "tests/faults/kept_clauses.h"
 
 namespace dropless::faults {
@@ -37,11 +39,16 @@ const Planted& planted_named(const std::string& name) {
   const std::lock_guard lock(mutex);
   for (const Fault& fault : all_faults()) {
     if (fault.name != name) continue;
-    if (fault.plant == nullptr) {
+    auto& one = planted[name];
+    if (one != nullptr) return *one;
+    if (fault.plant != nullptr) {
+      one = std::make_unique<Planted>(fault);
+    } else if (const GpuPlant plant = gpu_plant(name)) {
+      one = std::make_unique<Planted>("fault " + name, "after " + fault.provenance,
+                                      conformance::cuda_implementation(), plant);
+    } else {
       throw conformance::UsageError("fault " + name + " cannot be planted here: " + fault.reason);
     }
-    auto& one = planted[name];
-    if (one == nullptr) one = std::make_unique<Planted>(fault);
     return *one;
   }
   throw conformance::UsageError("no fault '" + name + "'; see dropless faults --list");
@@ -49,6 +56,9 @@ const Planted& planted_named(const std::string& name) {
 
 // What a fault is compared with: the same declared profile, and nothing planted.
 const dropless_implementation* control_table(const std::string& name) {
+  if (planted_named(name).table().memory_space != DROPLESS_HOST) {
+    return &conformance::cuda_implementation();
+  }
   return &reference::implementation(*planted_named(name).table().profile);
 }
 
@@ -128,7 +138,7 @@ void register_planted_faults() {
   std::vector<FaultEntry> entries;
   for (const faults::Fault& fault : faults::all_faults()) {
     entries.push_back({fault.name, fault.provenance, fault.symptom, fault.trigger, fault.clauses,
-                       fault.visibility, fault.reason});
+                       fault.visibility, fault.reason, faults::gpu_plant(fault.name) != nullptr});
   }
   register_fault_entries(std::move(entries));
   register_clause_reasons(faults::kept_clauses());

@@ -17,7 +17,13 @@ class Refusals : public testing::TestWithParam<Refused> {
   Tool tool;
 };
 
+// The same answers on a machine with GPUs.
+void hide_gpus(Tool& tool) {
+  tool.set("CUDA_VISIBLE_DEVICES", "");
+}
+
 TEST_P(Refusals, SayWhatAndWhatToDo) {
+  hide_gpus(tool);
   std::vector<std::string> parts = GetParam().named;
   parts.push_back(std::string(GetParam().plugin) + ".so");
   for (const char* command : {"run", "info"}) {
@@ -77,6 +83,15 @@ TEST_F(Loading, FilesThatAreNoLibrary) {
   EXPECT_TRUE(is_usage_error(info("./cut.so"), {"./cut.so"}));
   write(tool.path("empty.so"), "");
   EXPECT_TRUE(is_usage_error(info("./empty.so"), {"./empty.so is not a shared library"}));
+}
+
+TEST_F(Loading, WithoutAGpuTheCudaImplementationSaysWhy) {
+  hide_gpus(tool);
+  const Ran ran = tool.run({"run", "permutation.plan", "--tier", "smoke", "-i", "cuda"});
+  EXPECT_EQ(ran.code, 2) << ran;
+  EXPECT_TRUE(ran.err.find("NVIDIA") != std::string::npos ||
+              ran.err.find("built without CUDA") != std::string::npos)
+      << ran;
 }
 
 TEST_F(Loading, InfoTellsWhatTheLibraryDeclares) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The calls of the layer cases.
+#include <algorithm>
+
 #include "conformance/cases/layer/setup.h"
+#include "conformance/judge/memory.h"
 
 namespace dropless::conformance {
 
@@ -41,7 +44,8 @@ LayerCall::LayerCall(CaseRun& run, const LayerData& data)
   args_.settings = &settings;
   args_.parameters = &parameters_;
   args_.exchange = data.exchange;
-  args_.x = buffers.input("x", d, {t, h}, data.x).tensor();
+  x = &buffers.input("x", d, {t, h}, data.x);
+  args_.x = x->tensor();
   if (!data.mask.empty()) {
     args_.token_mask =
         buffers.input("token_mask", DROPLESS_U8, {t}, std::span<const std::uint8_t>(data.mask))
@@ -56,9 +60,25 @@ LayerCall::LayerCall(CaseRun& run, const LayerData& data)
   args_.y = y->tensor(), args_.ids = ids->tensor(), args_.tokens_per_expert = counts->tensor();
 }
 
+dropless_call LayerCall::call_on_queue(const dropless_implementation& implementation) {
+  auto call = make_args<dropless_call>();
+  if (implementation.memory_space != DROPLESS_HOST) {
+    call.stream = conformance::memory_of(implementation.memory_space)->stream();
+  }
+  return call;
+}
+
+void LayerCall::hand_over(std::string_view operation, dropless_status status,
+                          const dropless_call& call) {
+  if (status == DROPLESS_OK) return;
+  run_.judge().holds("GENERAL-7", std::string(operation) + " behind other work", false, "OK",
+                     "status " + std::to_string(status) + ": " + call.message);
+  throw CaseEnded{};
+}
+
 void LayerCall::forward(bool keep) {
   args_.keep = keep ? 1 : 0;
-  run_.perform("layer_forward", run_.implementation().layer_forward, args_);
+  perform("layer_forward", run_.implementation().layer_forward, args_);
   holds_saved_ = keep;
 }
 
@@ -102,13 +122,17 @@ void LayerCall::backward(std::span<const double> d_y, bool use_saved) {
   auto forward_args = args_;
   if (!use_saved) forward_args.saved = nullptr;
   args.forward = &forward_args;
-  args.d_y = buffers.input("d_y", data_.dtype, {data_.tokens, h}, d_y).tensor();
+  if (d_y_ == nullptr || !std::ranges::equal(d_y, d_y_values_)) {
+    d_y_ = &buffers.input("d_y", data_.dtype, {data_.tokens, h}, d_y);
+    d_y_values_.assign(d_y.begin(), d_y.end());
+  }
+  args.d_y = d_y_->tensor();
   args.d_x = d_x->tensor();
   args.gradients = &wanted;
   if (!d_logits.empty()) {
     args.d_logits = buffers.input("d_logits", DROPLESS_FP32, {data_.tokens, e}, d_logits).tensor();
   }
-  run_.perform("layer_backward", run_.implementation().layer_backward, args);
+  perform("layer_backward", run_.implementation().layer_backward, args);
   if (use_saved) {
     args_.saved = nullptr;
     holds_saved_ = false;

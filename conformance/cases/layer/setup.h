@@ -71,7 +71,10 @@ class LayerCall {
   // A parameter's memory: its contents may change between two calls.
   [[nodiscard]] Buffer& memory_of(const std::string& name) { return *memory_.at(name); }
 
-  Buffer *y, *ids, *counts;
+  // False: calls are handed over and not waited for. They must have succeeded before.
+  bool waits = true;
+
+  Buffer *x, *y, *ids, *counts;
   struct Gradient {
     const char* name;
     Buffer* buffer;
@@ -83,8 +86,20 @@ class LayerCall {
  private:
   Buffer& parameter(const char* name, dropless_dtype dtype, Shape shape,
                     const std::vector<double>& values);
+  template <class Args>
+  void perform(std::string_view operation, dropless_status (*entry)(void*, dropless_call*, Args*),
+               Args& args) {
+    if (waits) return run_.perform(operation, entry, args);
+    dropless_call call = call_on_queue(run_.implementation());
+    hand_over(operation, entry(run_.implementation().context, &call, &args), call);
+  }
+  static dropless_call call_on_queue(const dropless_implementation& implementation);
+  void hand_over(std::string_view operation, dropless_status status, const dropless_call& call);
+
   CaseRun& run_;
   const LayerData& data_;
+  Buffer* d_y_ = nullptr;
+  std::vector<double> d_y_values_;
   dropless_layer_parameters parameters_{};
   dropless_layer_args args_{};
   std::map<std::string, Buffer*> memory_;
@@ -126,6 +141,7 @@ std::vector<GradientOf> parameter_gradients(const ExpectedGradients& expected);
 void add_layer_bounded(Registry& registry);
 void add_layer_contract(Registry& registry);
 void add_layer_exact(Registry& registry);
+void add_layer_queue(Registry& registry);
 void add_layer_stages(Registry& registry);
 void add_layer_state(Registry& registry);
 

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device memory through the CUDA runtime: plain allocations, never managed ones.
+#include "conformance/adapters/device_memory.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "conformance/cases/case_id.h"
+#include "conformance/judge/memory.h"
+#include "optimized/cuda/implementation.h"
+
+namespace dropless::conformance {
+namespace {
+
+constexpr int device = 0;
+constexpr std::size_t alignment = 256;
+constexpr std::size_t staging_bytes = std::size_t{4} << 20;
+constexpr std::size_t arena_chunk = std::size_t{64} << 20;
+
+void check(cudaError_t error, std::string_view what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();
+  if (error == cudaErrorMemoryAllocation) throw std::bad_alloc();
+  throw DeviceFailure(
+      fmt::format("{}: {}, {}", what, cudaGetErrorName(error), cudaGetErrorString(error)));
+}
+
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+// Chunks that are handed out from the front; when nothing is in use any more they begin anew. All
+// that came before on the stream is complete by then: every copy waits.
+class CudaMemory : public Memory {
+ public:
+  CudaMemory() {
+    const char* arena = std::getenv("DROPLESS_DEVICE_ARENA");
+    has_arena_ = arena == nullptr || std::string_view(arena) != "0";
+    check(cudaSetDevice(device), "choosing the GPU");
+    // Not the default stream: an implementation that ignores dropless_call::stream is not ordered
+    // with the copies and is found out.
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+  }
+
+  void* allocate(std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    if (!has_arena_) return fresh(bytes);
+    bytes = (bytes + alignment - 1) / alignment * alignment;
+    while (chunk_ < chunks_.size() && used_ + bytes > chunks_[chunk_].bytes) ++chunk_, used_ = 0;
+    if (chunk_ == chunks_.size()) {
+      const std::size_t grown = std::max(bytes, arena_chunk);
+      chunks_.push_back({static_cast<std::byte*>(fresh(grown)), grown});
+      used_ = 0;
+    }
+    std::byte* memory = chunks_[chunk_].memory + used_;
+    used_ += bytes;
+    ++in_use_;
+    return memory;
+  }
+
+  void release(void* pointer) noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (!has_arena_) {
+      cudaFree(pointer);
+    } else if (--in_use_ == 0) {
+      chunk_ = 0, used_ = 0;
+    }
+  }
+
+  void copy_in(void* to, const void* host, std::size_t bytes) override {
+    copy(to, host, bytes, cudaMemcpyHostToDevice);
+  }
+  void copy_out(void* host, const void* from, std::size_t bytes) override {
+    copy(host, from, bytes, cudaMemcpyDeviceToHost);
+  }
+  void* stream() override { return stream_; }
+
+  bool hold(int milliseconds) override {
+    if (staging_ == nullptr) {
+      check(cudaMallocHost(reinterpret_cast<void**>(&staging_), staging_bytes), "pinning memory");
+    }
+    const auto sleep = [](void* time) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(reinterpret_cast<std::intptr_t>(time)));
+    };
+    check(cudaLaunchHostFunc(stream_, sleep,
+                             reinterpret_cast<void*>(static_cast<std::intptr_t>(milliseconds))),
+          "holding the stream");
+    return true;
+  }
+  // Out of pinned memory, without which the copy would wait.
+  void copy_in_later(void* to, const void* host, std::size_t bytes) override {
+    if (staging_ == nullptr || staged_ + bytes > staging_bytes) return copy_in(to, host, bytes);
+    std::memcpy(staging_ + staged_, host, bytes);
+    check(cudaMemcpyAsync(to, staging_ + staged_, bytes, cudaMemcpyHostToDevice, stream_),
+          "copying to the device");
+    staged_ += bytes;
+  }
+  void wait() override {
+    check(cudaStreamSynchronize(stream_), "waiting for the device");
+    staged_ = 0;
+  }
+
+  bool begin_capture() override {
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a capture");
+    return true;
+  }
+  std::function<void()> end_capture() override {
+    cudaGraph_t graph = nullptr;
+    if (const cudaError_t error = cudaStreamEndCapture(stream_, &graph); error != cudaSuccess) {
+      cudaGetLastError();
+      throw std::runtime_error(cudaGetErrorString(error));
+    }
+    cudaGraphExec_t made = nullptr;
+    check(cudaGraphInstantiate(&made, graph, 0), "instantiating a graph");
+    cudaGraphDestroy(graph);
+    const std::shared_ptr<CUgraphExec_st> runnable(made, cudaGraphExecDestroy);
+    return
+        [this, runnable] { check(cudaGraphLaunch(runnable.get(), stream_), "launching a graph"); };
+  }
+  bool prefers_few_copies() const override { return true; }
+
+ private:
+  struct Chunk {
+    std::byte* memory;
+    std::size_t bytes;
+  };
+
+  static void* fresh(std::size_t bytes) {
+    check(cudaSetDevice(device), "choosing the GPU");
+    void* memory = nullptr;
+    check(cudaMalloc(&memory, bytes), "allocating device memory");
+    return memory;
+  }
+  void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    check(cudaMemcpyAsync(to, from, bytes, kind, stream_), "copying to or from the device");
+    check(cudaStreamSynchronize(stream_), "waiting for the device");
+  }
+
+  std::mutex mutex_;
+  bool has_arena_ = true;
+  cudaStream_t stream_ = nullptr;
+  std::byte* staging_ = nullptr;
+  std::size_t staged_ = 0;
+  std::vector<Chunk> chunks_;
+  std::size_t chunk_ = 0, used_ = 0, in_use_ = 0;
+};
+
+}  // namespace
+
+std::string no_gpu_because() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  if (error == cudaErrorInsufficientDriver) {
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    return driver == 0 ? "no NVIDIA driver is installed"
+                       : fmt::format("the NVIDIA driver serves CUDA {}, this suite needs {}",
+                                     version_text(driver), version_text(CUDART_VERSION));
+  }
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+    return "no NVIDIA GPU is visible";
+  }
+  return error == cudaSuccess ? "" : fmt::format("CUDA says {}", cudaGetErrorString(error));
+}
+
+void provide_device_memory() {
+  static std::mutex mutex;
+  static std::shared_ptr<CudaMemory> memory;
+  const std::lock_guard lock(mutex);
+  if (memory) return;
+  if (const std::string why = no_gpu_because(); !why.empty()) throw UsageError(why);
+  try {
+    memory = std::make_shared<CudaMemory>();
+  } catch (const std::exception& error) {
+    throw UsageError(fmt::format("the GPU cannot be used ({})", error.what()));
+  }
+  provide_memory(DROPLESS_CUDA_DEVICE, memory);
+}
+
+nlohmann::ordered_json describe_device() {
+  cudaDeviceProp properties{};
+  int driver = 0;
+  if (!no_gpu_because().empty() || cudaGetDeviceProperties(&properties, device) != cudaSuccess ||
+      cudaDriverGetVersion(&driver) != cudaSuccess) {
+    return nullptr;
+  }
+  return {{"gpu", properties.name},
+          {"compute_capability", fmt::format("{}.{}", properties.major, properties.minor)},
+          {"multiprocessors", properties.multiProcessorCount},
+          {"memory_mib", properties.totalGlobalMem >> 20},
+          {"driver_serves_cuda", version_text(driver)},
+          {"cuda_runtime", version_text(CUDART_VERSION)}};
+}
+
+const dropless_implementation& cuda_implementation() {
+  if (const std::string why = no_gpu_because(); !why.empty()) {
+    throw UsageError(fmt::format("implementation 'cuda' cannot run here: {}", why));
+  }
+  return cuda::implementation();
+}
+
+}  // namespace dropless::conformance

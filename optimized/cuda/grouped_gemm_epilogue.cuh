@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the accumulators of a warpgroup (64 x 256, fp32) to memory. Rows behind the zone are not
+// written, whatever the tile holds.
+//
+// Plain bf16 goes straight from registers: wgmma leaves 2 neighbouring columns of every 8 in a
+// thread; the four threads that share a row exchange them, so that each stores 16 bytes. All else
+// goes through a small piece of shared memory per warp, 32 columns at a time.
+#pragma once
+
+#include "optimized/cuda/grouped_gemm_store.cuh"
+
+namespace dropless::cuda {
+
+// 16 rows of 32 columns, padded so that neither side meets a bank twice.
+struct GemmStaging {
+  float sums[16][40];
+};
+
+// What is the same for all tiles of a launch.
+struct GemmEpilogue {
+  bool vectors;  // bf16, alpha 1, nothing added, and rows that may be written by 16-byte stores
+  bool fp32;     // fp32, alpha 1, no bias, and beta 0 or 1 with an fp32 C
+  bool adds;     // beta is not 0
+};
+
+// Where a warpgroup's sums go: `row` and `column` are those of its first element, in the group.
+struct GemmTarget {
+  int group, first, rows, real, row, column;
+};
+
+__device__ __forceinline__ unsigned pack_bf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+
+// Thread t of a quad brings word b of block b; it leaves with all four words of block t.
+__device__ __forceinline__ void transpose_quad(unsigned (&w)[4], int t) {
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const unsigned got = __shfl_xor_sync(~0U, t & 1 ? w[i] : w[i + 1], 1);
+    w[i] = t & 1 ? got : w[i];
+    w[i + 1] = t & 1 ? w[i + 1] : got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const unsigned got = __shfl_xor_sync(~0U, t & 2 ? w[i] : w[i + 2], 2);
+    w[i] = t & 2 ? got : w[i];
+    w[i + 2] = t & 2 ? w[i + 2] : got;
+  }
+}
+
+__device__ __forceinline__ Index output_start(const GroupedProduct& p, const GemmTarget& at) {
+  return p.ragged_k() ? at.group * p.out.group_stride : at.first * p.out.row_stride;
+}
+
+__device__ __forceinline__ void store_vectors(const GroupedProduct& p, const GemmTarget& at,
+                                              const float (&sums)[128]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, t = lane % 4;
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = at.row + warp * 16 + lane / 4 + 8 * h;
+    const bool padding = !p.ragged_k() && row >= at.real;  // GROUPED_GEMM-2
+    auto* to = static_cast<__nv_bfloat16*>(p.out.data) + output_start(p, at) +
+               row * p.out.row_stride + at.column + 8 * t;
+    const int columns = row < at.rows ? static_cast<int>(p.n) - at.column - 8 * t : 0;
+#pragma unroll
+    for (int q = 0; q < 8; ++q) {
+      unsigned words[4];
+#pragma unroll
+      for (int b = 0; b < 4; ++b) {
+        const int i = 16 * q + 4 * b + 2 * h;
+        words[b] = padding ? 0U : pack_bf16(sums[i], sums[i + 1]);
+      }
+      transpose_quad(words, t);
+      if (columns > 32 * q) {
+        *reinterpret_cast<uint4*>(to + 32 * q) = make_uint4(words[0], words[1], words[2], words[3]);
+      }
+    }
+  }
+}
+
+// 16 rows of one column, read from `staged`, a warp side by side.
+__device__ __forceinline__ void store_column(const GroupedProduct& p, const GemmEpilogue& how,
+                                             const GemmTarget& at, int row, int column,
+                                             const GemmStaging& staged) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (column >= p.n) return;
+  const int rows = min(16, at.rows - row);
+  const Index start = output_start(p, at) + column * p.out.column_stride;
+  if (how.fp32) {
+    auto* to = static_cast<float*>(p.out.data) + start;
+    const auto* c = static_cast<const float*>(p.c.data) + at.group * p.c.group_stride +
+                    column * p.c.column_stride;
+#pragma unroll 1
+    for (int i = 0; i < rows; i += 8) {
+      float added[8] = {};
+      if (how.adds) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          if (i + j < rows) added[j] = c[(row + i + j) * p.c.row_stride];
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const int r = row + i + j;
+        const bool padding = !p.ragged_k() && r >= at.real;
+        const float sum = staged.sums[i + j][lane];
+        if (i + j < rows) {
+          to[r * p.out.row_stride] = padding ? 0.0F : how.adds ? sum + added[j] : sum;
+        }
+      }
+    }
+    return;
+  }
+  const GemmFinish finish{&p, at.group};
+#pragma unroll 1
+  for (int i = 0; i < rows; ++i) {
+    const int r = row + i;
+    const bool padding = !p.ragged_k() && r >= at.real;
+    store_element(p.out.data, p.out.dtype, start + r * p.out.row_stride,
+                  padding ? 0.0 : finish(staged.sums[i][lane], r, column));
+  }
+}
+
+__device__ __forceinline__ void store_sums(const GroupedProduct& p, const GemmEpilogue& how,
+                                           const GemmTarget& at, const float (&sums)[128],
+                                           GemmStaging& staged) {
+  if (how.vectors) return store_vectors(p, at, sums);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = at.row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+#pragma unroll
+  for (int q = 0; q < 8; ++q) {
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+      const float* from = &sums[16 * q + 4 * b];
+      float* to = &staged.sums[lane / 4][8 * b + lane % 4 * 2];
+      *reinterpret_cast<float2*>(to) = make_float2(from[0], from[1]);
+      *reinterpret_cast<float2*>(to + 8 * 40) = make_float2(from[2], from[3]);
+    }
+    __syncwarp();
+    store_column(p, how, at, row, at.column + 32 * q + lane, staged);
+    __syncwarp();
+  }
+}
+
+}  // namespace dropless::cuda

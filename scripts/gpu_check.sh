@@ -1,0 +1,168 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds the tool and judges the CUDA implementation on whatever GPU is here; writes one folder of
+# results with a summary. Exit code 0 only if every part that ran passed.
+set -uo pipefail
+
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
+build=${DROPLESS_BUILD:-$root/build-gpu}
+out=$root/results-gpu/$(date -u +%Y%m%d-%H%M%S)
+parts=build,info,tests,smoke,standard,fuzz,faults,sanitizer,bench
+limit=3600 fuzz_seconds=120 fuzz_seed=1 jobs="" implementation=cuda faults_tier=standard sanitizer_shard=1/1
+
+usage() {
+  cat <<'TEXT'
+usage: scripts/gpu_check.sh [OPTION...]
+
+  --parts LIST       of build,info,tests,smoke,standard,fuzz,faults,sanitizer,bench (default: all)
+  --out FOLDER       results (default: results-gpu/<date>)
+  --limit SECONDS    for everything; what no longer fits is reported as left out (default: 3600)
+  --fuzz-seconds N   (default: 120)
+  --fuzz-seed N      (default: 1)
+  --faults-tier T    smoke or standard (default)
+  --sanitizer-shard I/N   only this part of the sanitizer's cases (default: 1/1)
+  --jobs N           compilations and worker processes (default: all cores)
+  --implementation X another one than cuda, such as a shared library
+
+  DROPLESS_BUILD=folder       builds there (default: build-gpu)
+  CMAKE_PREFIX_PATH=folder    where libraries lie that are not installed, such as RapidCheck: unpack
+                              Debian's package with  dpkg -x librapidcheck-dev*.deb .deps  and name
+                              .deps/usr
+TEXT
+}
+
+while (($#)); do
+  case $1 in
+    --parts) parts=$2 ;;
+    --out) out=$2 ;;
+    --limit) limit=$2 ;;
+    --fuzz-seconds) fuzz_seconds=$2 ;;
+    --fuzz-seed) fuzz_seed=$2 ;;
+    --faults-tier) faults_tier=$2 ;;
+    --sanitizer-shard) sanitizer_shard=$2 ;;
+    --jobs) jobs=$2 ;;
+    --implementation) implementation=$2 ;;
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    *)
+      usage >&2
+      exit 2
+      ;;
+  esac
+  shift 2 || { usage >&2; exit 2; }
+done
+jobs=${jobs:-$(nproc)}
+workers=$((jobs < 8 ? jobs : 8)) # each holds a CUDA context of its own
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+summary=$out/summary.md
+tool=$build/dropless
+failed=0
+
+wanted() { [[ ,$parts, == *,$1,* ]]; }
+
+# part NAME COMMAND...: runs it within the time that is left, keeps its output, notes how it ended.
+part() {
+  local name=$1 code began=$SECONDS left=$((limit - SECONDS))
+  shift
+  wanted "$name" || return 0
+  if ((left < 10)); then
+    echo "| $name | left out, no time | |" >>"$summary"
+    failed=1
+    return 0
+  fi
+  timeout --kill-after=10 "$left" "$@" >"$out/$name.log" 2>&1
+  code=$?
+  case $code in
+    0) echo "| $name | passed | $((SECONDS - began)) s |" >>"$summary" ;;
+    77) echo "| $name | skipped: $(tail -n 1 "$out/$name.log") | $((SECONDS - began)) s |" >>"$summary" ;;
+    124 | 137)
+      echo "| $name | stopped at the time limit | $((SECONDS - began)) s |" >>"$summary"
+      failed=1
+      ;;
+    *)
+      echo "| $name | FAILED ($code) | $((SECONDS - began)) s |" >>"$summary"
+      failed=1
+      ;;
+  esac
+  echo "=== $name: exit $code, $((SECONDS - began)) s"
+  tail -n "${lines:-15}" "$out/$name.log"
+}
+
+build_all() {
+  cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DDROPLESS_CUDA=ON -DDROPLESS_NCCL=OFF \
+    -DDROPLESS_MPI=OFF -DDROPLESS_LIBFUZZER=OFF -DDROPLESS_QUICK_BUILD=ON -DDROPLESS_CHECK_CLAUSES=OFF \
+    ${DROPLESS_ARCHITECTURES:+"-DDROPLESS_CUDA_WANTED=$DROPLESS_ARCHITECTURES"} || return
+  local targets=(dropless)
+  if wanted tests || wanted bench; then targets+=(gpu_programs); fi
+  cmake --build "$build" -j "$jobs" --target "${targets[@]}"
+}
+
+sanitize() {
+  command -v compute-sanitizer >/dev/null || {
+    echo "compute-sanitizer is not there"
+    return 77
+  }
+  local check code=0
+  for check in memcheck racecheck initcheck synccheck; do
+    echo "--- $check"
+    # Every buffer its own allocation, so that an access between two of them is seen.
+    DROPLESS_DEVICE_ARENA=0 compute-sanitizer --tool $check --target-processes all --error-exitcode 9 \
+      "$tool" run --batch "$root/scripts/gpu_sanitizer_cases.txt" --shard "$sanitizer_shard" -j 1 \
+      --timeout 120 --no-results -i "$implementation" 2>&1 | tail -n 60
+    ((PIPESTATUS[0] == 0)) || code=1
+  done
+  return $code
+}
+
+bench_all() {
+  local program code=0 any=""
+  for program in "$build"/tests/cuda/dropless_cuda_*; do
+    [[ -x $program && -f $program ]] || continue
+    any=1
+    echo "--- $(basename "$program")"
+    "$program" || code=1
+  done
+  [[ -n $any ]] || echo "no timing program was built"
+  if python3 -c 'import torch' 2>/dev/null; then
+    echo "--- peer: torch"
+    python3 "$root/scripts/torch_layer_peer.py" || echo "the peer did not run"
+  fi
+  return $code
+}
+
+{
+  echo "# GPU check"
+  echo
+  echo "* commit: $(git -C "$root" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown)"
+  echo "* GPU: $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo none)"
+  echo "* nvcc: $(nvcc --version 2>/dev/null | sed -n 's/.*release //p' || echo none)"
+  echo "* system: $(sed -n 's/^PRETTY_NAME=//p' /etc/os-release), $(nproc) cores"
+  echo "* date: $(date -u +%FT%TZ)"
+  echo
+  echo "| part | result | time |"
+  echo "|---|---|---|"
+} >"$summary"
+
+# `timeout` runs programs only: functions go through a shell of their own.
+export -f wanted build_all sanitize bench_all
+export parts build root jobs tool implementation sanitizer_shard
+
+lines=25 part build bash -c build_all
+if [[ ! -x $tool ]]; then
+  cat "$summary"
+  exit 1
+fi
+lines=60 part info "$tool" info -i "$implementation"
+part tests ctest --test-dir "$build" -L gpu --output-on-failure
+lines=150 part smoke "$tool" run --tier smoke -i "$implementation" -j "$workers" --results "$out/smoke.jsonl"
+lines=150 part standard "$tool" gate -i "$implementation" -j "$workers" --results "$out/standard.jsonl"
+lines=60 part fuzz "$tool" fuzz --seconds "$fuzz_seconds" --seed "$fuzz_seed" --shrink-seconds 5 \
+  -i "$implementation" -j "$workers" --out "$out/fuzz"
+part faults "$tool" faults --gpu --tier "$faults_tier" -j 2
+lines=80 part sanitizer bash -c sanitize
+lines=60 part bench bash -c bench_all
+cat "$summary"
+exit $failed
