@@ -225,7 +225,7 @@ void run_steps(CaseRun& run) {
   };
   const std::string& load = run.word("load");
   const std::vector<Plan> plans = {{"first", of("even", most), load},
-                                   {"few", of("uneven", 2), "to_first"},
+                                   {"few", of("uneven", std::min<Index>(most, 2)), "to_first"},
                                    {"none", of("none", most), load},
                                    {"on the last", of("only_on_last", most / 2), "spread"},
                                    {"all again", of("uneven", most), load}};
