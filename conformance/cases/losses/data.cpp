@@ -46,7 +46,8 @@ std::vector<double> logits_of_kind(Index tokens, Index width, dropless_dtype dty
       logits.push_back(masked ? -infinity : l);
     }
     keep_from_zero(std::span(logits).last(at(width)), dtype);
-    const bool spans = t % 3 == 1 || tokens == 1;  // both ends, and its label counts
+    // Labels of rows 1 and 2 count: one row has nothing but low logits, one spans both ends.
+    const bool spans = t % 3 == 2 || tokens == 1;
     if (kind == "large" && spans && width > 1) {
       logits[at(t * width)] = 1e4, logits[at(t * width + 1)] = -1e4;
       for (Index v = 0; v < 2; ++v) {
