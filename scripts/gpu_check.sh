@@ -25,6 +25,7 @@ usage: scripts/gpu_check.sh [OPTION...]
   --implementation X another one than cuda, such as a shared library
 
   DROPLESS_BUILD=folder       builds there (default: build-gpu)
+  DROPLESS_COMMIT=name        of a tree that was copied without its history
   CMAKE_PREFIX_PATH=folder    where libraries lie that are not installed, such as RapidCheck: unpack
                               Debian's package with  dpkg -x librapidcheck-dev*.deb .deps  and name
                               .deps/usr
@@ -136,7 +137,7 @@ bench_all() {
 {
   echo "# GPU check"
   echo
-  echo "* commit: $(git -C "$root" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown)"
+  echo "* commit: ${DROPLESS_COMMIT:-$(git -C "$root" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown)}"
   echo "* GPU: $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo none)"
   echo "* nvcc: $(nvcc --version 2>/dev/null | sed -n 's/.*release //p' || echo none)"
   echo "* system: $(sed -n 's/^PRETTY_NAME=//p' /etc/os-release), $(nproc) cores"
