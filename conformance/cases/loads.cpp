@@ -71,6 +71,7 @@ std::vector<Index> tile_edges(Index experts, Index rows, Random& random) {
     order.pop_back();
     if (size <= left) out[at(e)] = size, left -= size;
   }
+  if (experts > 0 && left == rows && rows >= sizes[0]) out[0] = sizes[0];  // none drawn fitted
   return out;
 }
 
