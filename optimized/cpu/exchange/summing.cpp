@@ -126,7 +126,7 @@ DROPLESS_INLINE void sum_columns(const RowSum& sum, std::span<const Term> terms,
     sum_block<From, To>(sum, is_whole ? terms : rest.terms, is_whole ? column * size : 0,
                         is_whole ? to + column * to_size : last);
   }
-  std::memcpy(to + whole * to_size, last, static_cast<std::size_t>(left * to_size));
+  if (left > 0) std::memcpy(to + whole * to_size, last, static_cast<std::size_t>(left * to_size));
 }
 
 }  // namespace
