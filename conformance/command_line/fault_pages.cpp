@@ -152,8 +152,10 @@ std::string score_markdown(const FaultResults& results) {
   text += " survived | need a GPU | need ranks |\n" + line + "---|---|---|\n";
   for (const std::string& stage : stages) text += row(stage, counts[stage], results.tiers);
   return text + row("all", counts["all"], results.tiers) +
-         fmt::format("\nCommit {}. Faults that need a GPU or several ranks are listed, not run.\n",
-                     results.commit);
+         fmt::format(
+             "\nCommit {}. Faults that need a GPU or more than ranks as threads are listed, not "
+             "run.\n",
+             results.commit);
 }
 
 std::string clauses_markdown(const FaultResults& results) {

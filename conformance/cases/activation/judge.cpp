@@ -54,8 +54,9 @@ void demand_sight(CaseRun& run, const ActivationProblem& problem,
   if (values.size() < 256) return;
   Judge& judge = run.judge();
   const double rms = trust::root_mean_square(values);
-  // The data give 45 for many gated values; 256 of them in 8 rows with weights reach twice that.
-  judge.require(rms > 1.0 / 16 && rms < (problem.gated() ? 96 : 64 * 64),
+  // Gated: about 45 for many values. Of 50,000 draws of 256 values in 8 weighted rows, the fewest
+  // that are looked at, 93 were above 96 and the largest was 117.
+  judge.require(rms > 1.0 / 16 && rms < (problem.gated() ? 128 : 64 * 64),
                 "RMS of the outputs is near 1, or that of their roots for squares");
   judge.require(trust::distinct(values) >= 64, "the outputs differ from each other");
   // relu2 gives zeros for half of its inputs.
