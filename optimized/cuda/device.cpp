@@ -4,6 +4,7 @@
 
 #include <map>
 #include <mutex>
+#include <string_view>
 
 #include "optimized/cuda/status.h"
 
@@ -12,6 +13,21 @@ namespace {
 
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+// The best machine code of this build that a GPU of this compute capability runs: that of its own
+// kind, else sm_80, which every later GPU compiles from PTX at start.
+std::string code_for(int major, int minor) {
+  static constexpr std::string_view built = "sm_" DROPLESS_CUDA_CODE " ";
+  const auto holds = [](std::string_view code) {
+    return built.find("sm_" + std::string(code) + " ") != std::string_view::npos;
+  };
+  if (major == 9 && minor == 0 && holds("90a")) return "sm90a";
+  if (major == 10 && minor == 0 && holds("100a")) return "sm100a";
+  if (holds("80")) return "sm80";
+  not_supported("compute capability " + std::to_string(major) + "." + std::to_string(minor) +
+                "; this build holds machine code for sm_" DROPLESS_CUDA_CODE
+                " alone: configure it with -DDROPLESS_CUDA_WANTED='80;90a;100a'");
 }
 
 Device read_device(int ordinal) {
@@ -48,7 +64,7 @@ Device read_device(int ordinal) {
     not_supported("compute capability " + std::to_string(found.major) + "." +
                   std::to_string(found.minor) + "; this build runs from 8.0 on");
   }
-  found.code = found.is_hopper() ? "sm90a" : found.is_blackwell() ? "sm100a" : "sm80";
+  found.code = code_for(found.major, found.minor);
   return found;
 }
 

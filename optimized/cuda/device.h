@@ -11,14 +11,13 @@ struct Device {
   int major = 0, minor = 0;
   int multiprocessors = 0;
   int shared_memory_per_block = 0;  // bytes, after opting in
-  std::string code;                 // whose machine code runs: "sm80", "sm90a", "sm100a"
+  std::string code;                 // of this build that runs: "sm80", "sm90a", "sm100a"
 
-  [[nodiscard]] bool is_hopper() const { return major == 9 && minor == 0; }
-  [[nodiscard]] bool is_blackwell() const { return major == 10 && minor == 0; }
+  [[nodiscard]] bool runs_sm90a() const { return code == "sm90a"; }  // has wgmma and TMA
 };
 
 // Throws Refusal (NOT_SUPPORTED) without a GPU, with a driver that is too old, for an ordinal that
-// does not exist, and below compute capability 8.0.
+// does not exist, below compute capability 8.0, and where this build holds no code for the GPU.
 const Device& device(int ordinal);
 
 }  // namespace dropless::cuda

@@ -226,7 +226,7 @@ GemmEpilogue epilogue_of(const GroupedProduct& p) {
 
 bool grouped_gemm_hopper_takes(const GroupedProduct& product, const Device& device) {
   constexpr Index most = Index{1} << 30;
-  if (!device.is_hopper() || device.shared_memory_per_block < shared_bytes) return false;
+  if (!device.runs_sm90a() || device.shared_memory_per_block < shared_bytes) return false;
   const Index strips = product.ragged_k() ? product.zones.groups * (product.m / gemm_tile_m + 1)
                                           : product.zones.rows / gemm_tile_m + product.zones.groups;
   return product.zones.groups <= gemm_most_experts && product.zones.rows > 0 &&
