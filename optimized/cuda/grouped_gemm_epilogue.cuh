@@ -2,9 +2,9 @@
 // From the accumulators of a warpgroup (64 x 256, fp32) to memory. Rows behind the zone are not
 // written, whatever the tile holds.
 //
-// Plain bf16 goes straight from registers: wgmma leaves 2 neighbouring columns of every 8 in a
-// thread; the four threads that share a row exchange them, so that each stores 16 bytes. All else
-// goes through a small piece of shared memory per warp, 32 columns at a time.
+// Plain bf16 and fp32 go straight from registers: wgmma leaves 2 neighbouring columns of every 8 in
+// a thread; the threads that share a row exchange them, so that each stores 16 bytes. All else goes
+// through a small piece of shared memory per warp, 32 columns at a time.
 #pragma once
 
 #include "optimized/cuda/grouped_gemm_store.cuh"
@@ -21,6 +21,7 @@ struct GemmEpilogue {
   bool vectors;  // bf16, alpha 1, nothing added, and rows that may be written by 16-byte stores
   bool fp32;     // fp32, alpha 1, no bias, and beta 0 or 1 with an fp32 C
   bool adds;     // beta is not 0
+  bool quads;    // fp32, and rows of out (and of C) that may be accessed by 16 bytes
 };
 
 // Where a warpgroup's sums go: `row` and `column` are those of its first element, in the group.
@@ -80,6 +81,54 @@ __device__ __forceinline__ void store_vectors(const GroupedProduct& p, const Gem
   }
 }
 
+// fp32, with C added where there is one. Of two blocks of 8 columns a thread keeps the one that has
+// its parity and gets the other half of its 4 columns from its neighbour: 64 bytes a row at a time.
+template <bool adds>
+__device__ __forceinline__ void store_quads(const GroupedProduct& p, const GemmTarget& at,
+                                            const float (&sums)[128]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, t = lane % 4;
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const bool odd = t % 2 != 0;
+  const int offset = odd ? 8 + 2 * (t - 1) : 2 * t;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = at.row + warp * 16 + lane / 4 + 8 * h;
+    const bool padding = !p.ragged_k() && row >= at.real;  // GROUPED_GEMM-2
+    auto* to = static_cast<float*>(p.out.data) + output_start(p, at) + row * p.out.row_stride +
+               at.column + offset;
+    const auto* c = static_cast<const float*>(p.c.data) + at.group * p.c.group_stride +
+                    row * p.c.row_stride + at.column + offset;
+    const int columns = row < at.rows ? static_cast<int>(p.n) - at.column - offset : 0;
+#pragma unroll
+    for (int q = 0; q < 16; q += 4) {
+      float4 added[4];
+      if constexpr (adds) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          added[j] = make_float4(0, 0, 0, 0);
+          if (columns > 16 * (q + j)) {
+            added[j] = *reinterpret_cast<const float4*>(c + 16 * (q + j));
+          }
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float* even_block = &sums[8 * (q + j) + 2 * h];
+        const float* odd_block = even_block + 4;
+        const float first = __shfl_xor_sync(~0U, odd ? even_block[0] : odd_block[0], 1);
+        const float second = __shfl_xor_sync(~0U, odd ? even_block[1] : odd_block[1], 1);
+        float4 sum = odd ? make_float4(first, second, odd_block[0], odd_block[1])
+                         : make_float4(even_block[0], even_block[1], first, second);
+        if constexpr (adds) {
+          sum.x += added[j].x, sum.y += added[j].y, sum.z += added[j].z, sum.w += added[j].w;
+        }
+        if (padding) sum = make_float4(0, 0, 0, 0);
+        if (columns > 16 * (q + j)) *reinterpret_cast<float4*>(to + 16 * (q + j)) = sum;
+      }
+    }
+  }
+}
+
 // 16 rows of one column, read from `staged`, a warp side by side.
 __device__ __forceinline__ void store_column(const GroupedProduct& p, const GemmEpilogue& how,
                                              const GemmTarget& at, int row, int column,
@@ -127,6 +176,9 @@ __device__ __forceinline__ void store_sums(const GroupedProduct& p, const GemmEp
                                            const GemmTarget& at, const float (&sums)[128],
                                            GemmStaging& staged) {
   if (how.vectors) return store_vectors(p, at, sums);
+  if (how.quads) {
+    return how.adds ? store_quads<true>(p, at, sums) : store_quads<false>(p, at, sums);
+  }
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = at.row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
 #pragma unroll

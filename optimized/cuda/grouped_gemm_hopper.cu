@@ -211,15 +211,19 @@ __global__ void __launch_bounds__(block_threads, 1)
 
 using Launched = void (*)(GroupedProduct, CUtensorMap, CUtensorMap, GemmEpilogue);
 
+// Rows of 16-byte pieces of `piece` elements.
+bool has_pieces(const GroupedProduct& p, const GemmMatrix& matrix, Index piece) {
+  return p.n % piece == 0 && matrix.column_stride == 1 && matrix.row_stride % piece == 0 &&
+         matrix.group_stride % piece == 0 &&
+         reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0;
+}
+
 GemmEpilogue epilogue_of(const GroupedProduct& p) {
   const bool adds = p.beta != 0, as_is = p.alpha == 1 && p.bias.data == nullptr;
-  const bool aligned = p.n % 8 == 0 && p.out.column_stride == 1 && p.out.row_stride % 8 == 0 &&
-                       p.out.group_stride % 8 == 0 &&
-                       reinterpret_cast<std::uintptr_t>(p.out.data) % 16 == 0;
-  return {as_is && !adds && aligned && p.out.dtype == DROPLESS_BF16,
-          as_is && p.out.dtype == DROPLESS_FP32 &&
-              (!adds || (p.beta == 1 && p.c.dtype == DROPLESS_FP32)),
-          adds};
+  const bool fp32 = as_is && p.out.dtype == DROPLESS_FP32 &&
+                    (!adds || (p.beta == 1 && p.c.dtype == DROPLESS_FP32));
+  return {as_is && !adds && p.out.dtype == DROPLESS_BF16 && has_pieces(p, p.out, 8), fp32, adds,
+          fp32 && has_pieces(p, p.out, 4) && (!adds || has_pieces(p, p.c, 4))};
 }
 
 }  // namespace
