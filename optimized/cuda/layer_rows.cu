@@ -2,6 +2,7 @@
 // Row by row arithmetic of the layer, and the small tensors that it needs.
 #include <cuda_bf16.h>
 
+#include "optimized/cuda/elements.cuh"
 #include "optimized/cuda/layer_rows.h"
 
 namespace dropless::cuda {
@@ -20,17 +21,17 @@ __device__ void store(const Tensor& t, Index row, Index column, float value) {
     t.as<__nv_bfloat16>(row, column) = __float2bfloat16_rn(value);
   }
 }
-// One rounding from double: by way of fp32 it would be two, so the sticky bits stay in the last
-// place (round to odd).
+// The fp32 number that rounds to the type of t as `value` does. One rounding from double: by way of
+// fp32 it would be two, so the sticky bits stay in the last place (round to odd).
+__device__ __forceinline__ float narrowed(const Tensor& t, double value) {
+  if (t.dtype == DROPLESS_FP32) return __double2float_rn(value);
+  const float down = __double2float_rz(value);
+  return static_cast<double>(down) == value || isinf(down)
+             ? down
+             : __uint_as_float(__float_as_uint(down) | 1u);
+}
 __device__ void store(const Tensor& t, Index row, Index column, double value) {
-  float narrow = __double2float_rn(value);
-  if (t.dtype != DROPLESS_FP32) {
-    const float down = __double2float_rz(value);
-    narrow = static_cast<double>(down) == value || isinf(down)
-                 ? down
-                 : __uint_as_float(__float_as_uint(down) | 1u);
-  }
-  store(t, row, column, narrow);
+  store(t, row, column, narrowed(t, value));
 }
 
 int grid_for(Index elements) {
@@ -65,6 +66,33 @@ __global__ void add_parts_kernel(RowParts parts, Tensor out, const int* refusal)
       sum += part.scale == nullptr ? value : static_cast<double>(part.scale[r]) * value;
     }
     store(out, r, h, sum);
+  }
+}
+
+// The same for rows that are whole pieces of eight, in 16-byte accesses.
+__global__ void __launch_bounds__(block)
+    add_pieces_kernel(RowParts parts, Tensor out, const int* refusal) {
+  if (*refusal != 0) return;
+  const Index r = blockIdx.x, width = out.shape[1];
+  for (Index h = threadIdx.x * Index{8}; h < width; h += block * Index{8}) {
+    double sums[8] = {};
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+      if (p >= parts.count) break;
+      const RowPart& part = parts.part[p];
+      Eight values;
+      load_eight(part.x, part.one_row ? 0 : r, h, 8, true, values);
+      const double scale = part.scale == nullptr ? 1.0 : static_cast<double>(part.scale[r]);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const double value = values.value[i];
+        sums[i] += part.scale == nullptr ? value : scale * value;
+      }
+    }
+    Eight narrow;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) narrow.value[i] = narrowed(out, sums[i]);
+    store_eight(out, r, h, 8, true, narrow);
   }
 }
 
@@ -127,8 +155,19 @@ __global__ void zero_vector_kernel(Tensor vector, const int* refusal) {
   if (i < vector.shape[0]) vector.as<float>(i) = 0;
 }
 
-__global__ void widen_kernel(Tensor x, float* out) {
+__global__ void widen_kernel(Tensor x, float* out, bool pieces) {
   const Index r = blockIdx.x, width = x.shape[1];
+  if (pieces) {
+#pragma unroll 4
+    for (Index h = threadIdx.x * Index{8}; h < width; h += block * Index{8}) {
+      Eight values;
+      load_eight(x, r, h, 8, true, values);
+      auto* to = reinterpret_cast<float4*>(out + r * width + h);
+      const float* v = values.value;
+      to[0] = make_float4(v[0], v[1], v[2], v[3]), to[1] = make_float4(v[4], v[5], v[6], v[7]);
+    }
+    return;
+  }
 #pragma unroll 4
   for (Index h = threadIdx.x; h < width; h += block) out[r * width + h] = load(x, r, h);
 }
@@ -159,9 +198,14 @@ void scale_rows(Call& call, const Zones& zones, const Tensor& rows, const float*
 void add_parts(Call& call, std::initializer_list<RowPart> parts, const Tensor& out) {
   if (out.size() == 0) return;
   RowParts all;
-  for (const RowPart& part : parts) all.part[all.count++] = part;
-  add_parts_kernel<<<static_cast<unsigned>(out.shape[0]), block, 0, call.stream()>>>(
-      all, out, call.refusal_word());
+  bool pieces = out.shape[1] % 8 == 0 && out.rows_aligned_to(16);
+  for (const RowPart& part : parts) {
+    all.part[all.count++] = part;
+    pieces = pieces && part.x.rows_aligned_to(16);
+  }
+  const auto kernel = pieces ? add_pieces_kernel : add_parts_kernel;
+  kernel<<<static_cast<unsigned>(out.shape[0]), block, 0, call.stream()>>>(all, out,
+                                                                           call.refusal_word());
   check_launch("add_parts");
 }
 
@@ -212,7 +256,8 @@ float* widened(Call& call, const Tensor& x) {
   }
   auto* copy = call.scratch<float>(x.size());
   if (x.size() == 0) return copy;
-  widen_kernel<<<static_cast<unsigned>(x.shape[0]), block, 0, call.stream()>>>(x, copy);
+  const bool pieces = x.shape[1] % 8 == 0 && x.rows_aligned_to(16);
+  widen_kernel<<<static_cast<unsigned>(x.shape[0]), block, 0, call.stream()>>>(x, copy, pieces);
   check_launch("widen");
   return copy;
 }
