@@ -30,7 +30,7 @@ void add(std::vector<Fault>& faults, const char* name, const char* what, const c
 void add_plans(std::vector<Fault>& faults) {
   add(faults, "exchange.ids_in_8_bits", "O2: an id that is too narrow",
       "pairs of experts above 255 go to others", "more than 256 experts",
-      {"EXCHANGE-4a", "EXCHANGE-0a"}, [](Planted& planted) {
+      {"EXCHANGE-0a", "EXCHANGE-4a"}, [](Planted& planted) {
         Exchanges exchanges(planted);
         exchanges.around<plan>([](const auto& next, Plan& a, Seat& seat) {
           const Copy ids(a.ids);
