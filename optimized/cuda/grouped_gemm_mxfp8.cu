@@ -127,11 +127,12 @@ __device__ __forceinline__ bool widen_line(const Upcast& u, const LineScales& sc
       const int i = base + j * step;
       if (i >= width) continue;
       const float scale = scale_value(bytes[j]);
-      *reinterpret_cast<uint4*>(out + i) =
-          make_uint4(widen_pair<format>(packed[j].x & 0xFFFF, scale),
-                     widen_pair<format>(packed[j].x >> 16, scale),
-                     widen_pair<format>(packed[j].y & 0xFFFF, scale),
-                     widen_pair<format>(packed[j].y >> 16, scale));
+      // The intrinsic: the compiler makes four stores of an assignment.
+      __stcg(reinterpret_cast<uint4*>(out + i),
+             make_uint4(widen_pair<format>(packed[j].x & 0xFFFF, scale),
+                        widen_pair<format>(packed[j].x >> 16, scale),
+                        widen_pair<format>(packed[j].y & 0xFFFF, scale),
+                        widen_pair<format>(packed[j].y >> 16, scale)));
       if (always_exact_in_bf16(bytes[j], u.x.dtype)) continue;
 #pragma unroll 1
       for (int k = 0; k < 8; ++k) {
@@ -159,7 +160,7 @@ __global__ void __launch_bounds__(widen_threads)
     __nv_bfloat16* to = u.out + line * u.pitch;
     if (!weights && line >= p.zones.real_end(g)) {
       for (Index i = 8 * static_cast<Index>(threadIdx.x); i < u.pitch; i += 8 * widen_threads) {
-        *reinterpret_cast<uint4*>(to + i) = make_uint4(0, 0, 0, 0);
+        __stcg(reinterpret_cast<uint4*>(to + i), make_uint4(0, 0, 0, 0));
       }
       continue;
     }
