@@ -22,6 +22,8 @@ std::string no_gpu_because();
 // Buffers of one case share an arena, since an allocation costs as much as a small case; with
 // DROPLESS_DEVICE_ARENA=0 in the environment each has its own, so that tools which watch
 // allocations see every access outside of them.
+// This process waits for the GPU without using a core; with DROPLESS_DEVICE_WAIT=spin it polls,
+// which answers sooner while there are more cores than workers.
 void provide_device_memory();
 
 // {gpu, compute_capability, multiprocessors, memory_mib, driver, runtime} of that device; null when

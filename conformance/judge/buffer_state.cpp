@@ -66,7 +66,6 @@ Buffer::State::State(std::string buffer_label, dropless_dtype dtype, Shape buffe
     guard(place + row * element, place + pitch);
   }
   allocation = static_cast<std::uint8_t*>(memory->allocate(before.size()));
-  memory->copy_in(allocation, before.data(), before.size());
   tensor.data = allocation + front;
 }
 
@@ -86,6 +85,15 @@ void Buffer::State::fill(std::span<const std::uint8_t> bytes) {
                                        bytes.size(), size, dtype_name(tensor.dtype)));
   }
   if (size == 0) return;
+  if (!is_filled) {  // with the canaries, by one copy
+    for (std::size_t from = 0, to = front; from < bytes.size(); to += pitch) {
+      std::copy_n(bytes.data() + from, row * element, before.data() + to);
+      from += row * element;
+    }
+    memory->copy_in(allocation, before.data(), before.size());
+    is_filled = true;
+    return;
+  }
   // Row by row: gaps and red zones in memory keep whatever damage they have.
   std::vector<std::uint8_t> image;
   const bool at_once = row * element != pitch && memory->prefers_few_copies();

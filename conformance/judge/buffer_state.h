@@ -26,6 +26,7 @@ struct Buffer::State {
   Layout layout;
   bool is_input = false;   // must not change
   bool is_output = false;  // poisoned before every call
+  bool is_filled = false;  // canaries and elements have reached the memory
   dropless_tensor tensor{};
 
   Index size = 0;                    // elements

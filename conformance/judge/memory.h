@@ -20,8 +20,9 @@ struct DeviceFailure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Pointers are in the implementation's space; arithmetic on them in bytes is meaningful. The copies
-// return when they are complete, and see everything that was enqueued before.
+// Pointers are in the implementation's space; arithmetic on them in bytes is meaningful. What was
+// copied in is there for all that is enqueued afterwards, and the host's bytes are free again;
+// what is copied out has seen everything that was enqueued before.
 class Memory {
  public:
   virtual ~Memory() = default;
@@ -30,7 +31,8 @@ class Memory {
   virtual void release(void* pointer) noexcept = 0;
   virtual void copy_in(void* to, const void* host, std::size_t bytes) = 0;
   virtual void copy_out(void* host, const void* from, std::size_t bytes) = 0;
-  // The queue on which the copies are ordered; becomes dropless_call::stream.
+  // The queue on which the copies are ordered; becomes dropless_call::stream. Fetched anew before
+  // every call: what is known of the memory's contents ends here.
   virtual void* stream() { return nullptr; }
   // A copy costs much more than its bytes.
   [[nodiscard]] virtual bool prefers_few_copies() const { return false; }

@@ -24,7 +24,8 @@ namespace {
 
 constexpr int device = 0;
 constexpr std::size_t alignment = 256;
-constexpr std::size_t staging_bytes = std::size_t{4} << 20;
+constexpr std::size_t staging_bytes = std::size_t{4} << 20;  // to the device
+constexpr std::size_t mirror_bytes = std::size_t{4} << 20;   // from the device
 constexpr std::size_t arena_chunk = std::size_t{64} << 20;
 
 void check(cudaError_t error, std::string_view what) {
@@ -39,14 +40,26 @@ std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// Chunks that are handed out from the front; when nothing is in use any more they begin anew. All
-// that came before on the stream is complete by then: every copy waits.
+// Chunks that are handed out from the front; when nothing is in use any more they begin anew, in
+// the order of the stream.
+//
+// Workers share one GPU and take turns on it, so that a wait costs far more than the bytes of a
+// small case. Copies to the device go through pinned memory and wait for nothing. The first copy
+// from it after a call brings everything that is in use into a mirror; the others read there, until
+// the stream is handed out for the next call.
 class CudaMemory : public Memory {
  public:
   CudaMemory() {
     const char* arena = std::getenv("DROPLESS_DEVICE_ARENA");
     has_arena_ = arena == nullptr || std::string_view(arena) != "0";
+    // Before the first use: waiting workers leave the cores to those that judge.
+    const char* wait = std::getenv("DROPLESS_DEVICE_WAIT");
+    const bool spin = wait != nullptr && std::string_view(wait) == "spin";
+    check(cudaSetDeviceFlags(spin ? cudaDeviceScheduleSpin : cudaDeviceScheduleBlockingSync),
+          "choosing how to wait");
     check(cudaSetDevice(device), "choosing the GPU");
+    check(cudaMallocHost(reinterpret_cast<void**>(&staging_), staging_bytes), "pinning memory");
+    check(cudaMallocHost(reinterpret_cast<void**>(&mirror_), mirror_bytes), "pinning memory");
     // Not the default stream: an implementation that ignores dropless_call::stream is not ordered
     // with the copies and is found out.
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
@@ -78,17 +91,34 @@ class CudaMemory : public Memory {
   }
 
   void copy_in(void* to, const void* host, std::size_t bytes) override {
-    copy(to, host, bytes, cudaMemcpyHostToDevice);
+    const std::lock_guard lock(mutex_);
+    if (staged_ + bytes > staging_bytes) finish();
+    if (bytes > staging_bytes) {
+      mirrored_ = 0;
+      check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream_),
+            "copying to the device");
+      return finish();
+    }
+    stage(to, host, bytes);
   }
   void copy_out(void* host, const void* from, std::size_t bytes) override {
-    copy(host, from, bytes, cudaMemcpyDeviceToHost);
+    const std::lock_guard lock(mutex_);
+    if (!is_mirrored(from, bytes)) bring_mirror();
+    if (is_mirrored(from, bytes)) {
+      std::memcpy(host, mirror_ + place_of(from), bytes);
+      return;
+    }
+    check(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_),
+          "copying from the device");
+    finish();
   }
-  void* stream() override { return stream_; }
+  void* stream() override {
+    const std::lock_guard lock(mutex_);
+    mirrored_ = 0;
+    return stream_;
+  }
 
   bool hold(int milliseconds) override {
-    if (staging_ == nullptr) {
-      check(cudaMallocHost(reinterpret_cast<void**>(&staging_), staging_bytes), "pinning memory");
-    }
     const auto sleep = [](void* time) {
       std::this_thread::sleep_for(std::chrono::milliseconds(reinterpret_cast<std::intptr_t>(time)));
     };
@@ -97,17 +127,12 @@ class CudaMemory : public Memory {
           "holding the stream");
     return true;
   }
-  // Out of pinned memory, without which the copy would wait.
   void copy_in_later(void* to, const void* host, std::size_t bytes) override {
-    if (staging_ == nullptr || staged_ + bytes > staging_bytes) return copy_in(to, host, bytes);
-    std::memcpy(staging_ + staged_, host, bytes);
-    check(cudaMemcpyAsync(to, staging_ + staged_, bytes, cudaMemcpyHostToDevice, stream_),
-          "copying to the device");
-    staged_ += bytes;
+    copy_in(to, host, bytes);
   }
   void wait() override {
-    check(cudaStreamSynchronize(stream_), "waiting for the device");
-    staged_ = 0;
+    const std::lock_guard lock(mutex_);
+    finish();
   }
 
   bool begin_capture() override {
@@ -124,8 +149,10 @@ class CudaMemory : public Memory {
     check(cudaGraphInstantiate(&made, graph, 0), "instantiating a graph");
     cudaGraphDestroy(graph);
     const std::shared_ptr<CUgraphExec_st> runnable(made, cudaGraphExecDestroy);
-    return
-        [this, runnable] { check(cudaGraphLaunch(runnable.get(), stream_), "launching a graph"); };
+    return [this, runnable] {
+      check(cudaGraphLaunch(runnable.get(), static_cast<cudaStream_t>(stream())),
+            "launching a graph");
+    };
   }
   bool prefers_few_copies() const override { return true; }
 
@@ -141,9 +168,49 @@ class CudaMemory : public Memory {
     check(cudaMalloc(&memory, bytes), "allocating device memory");
     return memory;
   }
-  void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
-    check(cudaMemcpyAsync(to, from, bytes, kind, stream_), "copying to or from the device");
+  void finish() {
     check(cudaStreamSynchronize(stream_), "waiting for the device");
+    staged_ = 0;
+  }
+  // Out of pinned memory, without which the copy would wait.
+  void stage(void* to, const void* host, std::size_t bytes) {
+    std::memcpy(staging_ + staged_, host, bytes);
+    check(cudaMemcpyAsync(to, staging_ + staged_, bytes, cudaMemcpyHostToDevice, stream_),
+          "copying to the device");
+    staged_ += bytes;
+    note(static_cast<const std::byte*>(to), host, bytes);
+  }
+  // What is copied in right behind what the mirror knows makes it longer: a new allocation, whole
+  // (pieces of one lie further inside). The bytes between two allocations are never read.
+  void note(const std::byte* to, const void* host, std::size_t bytes) {
+    if (chunks_.empty() || to < chunks_[0].memory) return;
+    const std::size_t place = place_of(to), end = place + bytes;
+    if (place >= mirrored_ + alignment) return;
+    if (end > mirror_bytes) {
+      mirrored_ = std::min(mirrored_, place);
+      return;
+    }
+    std::memcpy(mirror_ + place, host, bytes);
+    mirrored_ = std::max(mirrored_, end);
+  }
+
+  // In the first chunk, which holds all of a small case.
+  [[nodiscard]] std::size_t place_of(const void* pointer) const {
+    return static_cast<std::size_t>(static_cast<const std::byte*>(pointer) - chunks_[0].memory);
+  }
+  [[nodiscard]] bool is_mirrored(const void* from, std::size_t bytes) const {
+    if (mirrored_ == 0 || from < chunks_[0].memory) return false;
+    const std::size_t place = place_of(from);
+    return place <= mirrored_ && bytes <= mirrored_ - place;
+  }
+  // Leaves it empty where more is in use than it can hold.
+  void bring_mirror() {
+    mirrored_ = 0;
+    if (!has_arena_ || chunks_.empty() || chunk_ != 0 || used_ > mirror_bytes) return;
+    check(cudaMemcpyAsync(mirror_, chunks_[0].memory, used_, cudaMemcpyDeviceToHost, stream_),
+          "copying from the device");
+    finish();
+    mirrored_ = used_;
   }
 
   std::mutex mutex_;
@@ -151,6 +218,8 @@ class CudaMemory : public Memory {
   cudaStream_t stream_ = nullptr;
   std::byte* staging_ = nullptr;
   std::size_t staged_ = 0;
+  std::byte* mirror_ = nullptr;
+  std::size_t mirrored_ = 0;  // bytes of the first chunk that the mirror knows
   std::vector<Chunk> chunks_;
   std::size_t chunk_ = 0, used_ = 0, in_use_ = 0;
 };
