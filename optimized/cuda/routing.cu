@@ -18,6 +18,9 @@ struct Route {
   Tensor logits, bias, token_mask, given_ids, expert_scale;
   Tensor ids, weights, scores, counts;
   bool aligned;  // logits may be read in vectors
+  // Neighbouring lanes, a power of two, that hold a whole group in registers where its score comes
+  // from at most two of the compared values; otherwise 0.
+  int group_lanes;
   const int* refusal;
 };
 
@@ -52,6 +55,10 @@ __device__ inline Scratch scratch_of(const RouteSettings& s, bool generic, std::
 __device__ __forceinline__ std::uint32_t key_of(float value) {
   const std::uint32_t bits = __float_as_uint(value + 0.0F);
   return bits ^ (static_cast<std::int32_t>(bits) < 0 ? 0xFFFFFFFFu : 0x80000000u);
+}
+// The value of a key; of both zeros +0.
+__device__ __forceinline__ float value_of(std::uint32_t key) {
+  return __uint_as_float(key ^ ((key & 0x80000000u) != 0 ? 0x80000000u : 0xFFFFFFFFu));
 }
 // NaN counts as -Inf.
 __device__ __forceinline__ float not_nan(float value) {
@@ -190,6 +197,39 @@ __device__ inline void keep_groups(const RouteSettings& s, const Scratch& scratc
   }
 }
 
+// Clears the keys of the groups that are not kept, where group_lanes lanes hold a group.
+template <int V>
+__device__ __forceinline__ void keep_groups_of_lanes(const Route& r, Lane<V>& row, int lane) {
+  const RouteSettings& s = r.settings;
+  std::uint32_t best = 0, second = 0;
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const std::uint32_t key = row.template get<false>(lane, i);
+    second = max(second, min(best, key));
+    best = max(best, key);
+  }
+  for (int step = 1; step < r.group_lanes; step *= 2) {
+    const std::uint32_t other = __shfl_xor_sync(whole_warp, best, step);
+    const std::uint32_t other_second = __shfl_xor_sync(whole_warp, second, step);
+    second = max(max(second, other_second), min(best, other));
+    best = max(best, other);
+  }
+  float score = value_of(best);
+  if (s.group_width == 2) score += value_of(second);
+  // No value has the key 0: that of a group is kept, or does not exist.
+  std::uint32_t left = lane * V < s.experts ? key_of(not_nan(score)) : 0;
+  bool kept = false;
+  for (int j = 0; j < s.kept_groups; ++j) {
+    const std::uint32_t most = __reduce_max_sync(whole_warp, left);
+    const int first = __ffs(static_cast<int>(__ballot_sync(whole_warp, left == most))) - 1;
+    if ((lane ^ first) < r.group_lanes) left = 0, kept = true;
+  }
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    if (!kept) row.set(lane, i, 0);
+  }
+}
+
 // The two largest keys of a lane, of equal ones the first; a lane rarely wins more than twice, so
 // that it rarely has to look again.
 struct TopTwo {
@@ -293,9 +333,9 @@ __device__ __forceinline__ void compare_by(const Route& r, Lane<V>& row, Index t
     row.set(lane, i, key_of(by_logits ? l : value));
     if (plain || e >= s.experts) return;
     if (r.scores.given) r.scores.as<float>(t, e) = score;
-    if (s.groups > 1) scratch.compared[e] = value;
+    if (s.groups > 1 && r.group_lanes == 0) scratch.compared[e] = value;
   };
-  if (s.groups == 1 && !r.scores.given) {
+  if ((s.groups == 1 || r.group_lanes > 0) && !r.scores.given) {
     for_experts<V>(s.experts, lane, [&](int i, int e) { compare(i, e, true); });
   } else {
     for_experts<V>(s.experts, lane, [&](int i, int e) { compare(i, e, false); });
@@ -388,7 +428,9 @@ __device__ __forceinline__ void route_token(const Route& r, Lane<V>& row, Index 
     }
     __syncwarp();
   } else {
-    if (s.groups > 1) {
+    if (r.group_lanes > 0) {
+      if constexpr (V > 0) keep_groups_of_lanes<V>(r, row, lane);
+    } else if (s.groups > 1) {
       keep_groups(s, scratch, lane);
       for_experts<V>(s.experts, lane, [&](int i, int e) {
         const bool kept = e < s.experts && scratch.kept_groups[e / s.group_size()] != 0;
@@ -436,6 +478,16 @@ __global__ void zero_counts(Tensor counts, const int* refusal) {
   for (Index e = threadIdx.x; e < counts.shape[0]; e += blockDim.x) counts.as<std::int64_t>(e) = 0;
 }
 
+// Route::group_lanes.
+int group_lanes(const RouteSettings& s, bool with_bias) {
+  // Keys must be those of the compared values: see compare_row.
+  const bool by_logits = s.score_function == DROPLESS_SCORE_SOFTMAX && !with_bias;
+  if (s.groups == 1 || s.group_width > 2 || by_logits) return 0;
+  const int lanes = s.group_size() / narrow;
+  const bool whole = s.experts <= narrow * warp_size && s.group_size() % narrow == 0;
+  return whole && (lanes & (lanes - 1)) == 0 ? lanes : 0;
+}
+
 template <int V>
 void launch(Call& call, const Route& route) {
   const RouteSettings& s = route.settings;
@@ -478,6 +530,7 @@ void route_forward(Call& call, const dropless_route_args& args) {
   route.scores = optional_tensor(args.scores, "scores", {DROPLESS_FP32}, {tokens, experts});
   route.counts = tensor(args.tokens_per_expert, "tokens_per_expert", {DROPLESS_I64}, {experts});
   route.aligned = route.logits.rows_aligned_to(16);
+  route.group_lanes = group_lanes(route.settings, route.bias.given);
   route.refusal = call.refusal_word();
 
   if (route.given_ids.given) check_ids(call, route.given_ids, experts);
