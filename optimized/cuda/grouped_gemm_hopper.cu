@@ -133,6 +133,7 @@ struct Kernel {
       ring.advance();
     }
     ptx::multiply_wait<0>();
+    ptx::keep_in_place(sums);
     if (previous >= 0) release(previous);
   }
 

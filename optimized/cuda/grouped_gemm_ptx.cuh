@@ -160,6 +160,13 @@ __device__ __forceinline__ void multiply(float (&d)[128], std::uint64_t a, std::
       : "l"(a), "l"(b), "r"(accumulate), "n"(transposed_a), "n"(transposed_b));
 }
 
+// Nothing that reads the sums moves above: read among the products they would be waited for after
+// every single one.
+__device__ __forceinline__ void keep_in_place(float (&sums)[128]) {
+#pragma unroll
+  for (int i = 0; i < 128; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
 template <int registers>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
