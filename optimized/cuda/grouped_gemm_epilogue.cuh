@@ -34,6 +34,14 @@ __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
   return *reinterpret_cast<const unsigned*>(&pair);
 }
 
+// 16 bytes by one instruction, which the compiler does not promise for an assignment.
+template <class Word>
+__device__ __forceinline__ void store_piece(Word* to, unsigned x, unsigned y, unsigned z,
+                                            unsigned w) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x), "r"(y), "r"(z), "r"(w)
+               : "memory");
+}
+
 // Thread t of a quad brings word b of block b; it leaves with all four words of block t.
 __device__ __forceinline__ void transpose_quad(unsigned (&w)[4], int t) {
 #pragma unroll
@@ -75,7 +83,7 @@ __device__ __forceinline__ void store_vectors(const GroupedProduct& p, const Gem
       }
       transpose_quad(words, t);
       if (columns > 32 * q) {
-        *reinterpret_cast<uint4*>(to + 32 * q) = make_uint4(words[0], words[1], words[2], words[3]);
+        store_piece(to + 32 * q, words[0], words[1], words[2], words[3]);
       }
     }
   }
@@ -123,7 +131,10 @@ __device__ __forceinline__ void store_quads(const GroupedProduct& p, const GemmT
           sum.x += added[j].x, sum.y += added[j].y, sum.z += added[j].z, sum.w += added[j].w;
         }
         if (padding) sum = make_float4(0, 0, 0, 0);
-        if (columns > 16 * (q + j)) *reinterpret_cast<float4*>(to + 16 * (q + j)) = sum;
+        if (columns > 16 * (q + j)) {
+          store_piece(to + 16 * (q + j), __float_as_uint(sum.x), __float_as_uint(sum.y),
+                      __float_as_uint(sum.z), __float_as_uint(sum.w));
+        }
       }
     }
   }
