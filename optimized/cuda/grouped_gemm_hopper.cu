@@ -36,14 +36,16 @@ struct Ring {
   }
 };
 
-// Sets rows valid .. 64 of the boxes that a consumer warpgroup reads (its own of a, all of b) to
+// Sets rows valid .. end of the boxes that a consumer warpgroup reads (its own of a, all of b) to
 // zero. Both warpgroups do so for themselves: zero over zero, and neither waits for the other.
-__device__ __forceinline__ void clear_rows(std::byte* stage, int valid, int half) {
-  const int vectors = (64 - valid) * 8;  // of 16 bytes, per box
-  for (int i = static_cast<int>(threadIdx.x) % 128; i < 5 * vectors; i += 128) {
-    const int box = i < vectors ? half : i / vectors + 1;
-    auto* rows = reinterpret_cast<uint4*>(stage + box * box_bytes + valid * 128);
-    rows[i % vectors] = make_uint4(0, 0, 0, 0);
+__device__ __forceinline__ void clear_rows(std::byte* stage, int valid, int end, int half) {
+  const int vectors = (end - valid) * 8;  // of 16 bytes, per box
+#pragma unroll
+  for (int i = 0; i < 5; ++i) {
+    auto* rows = reinterpret_cast<uint4*>(stage + (i == 0 ? half : i + 1) * box_bytes);
+    for (int at = static_cast<int>(threadIdx.x) % 128; at < vectors; at += 128) {
+      rows[valid * 8 + at] = make_uint4(0, 0, 0, 0);
+    }
   }
   ptx::fence_async_proxy();
   ptx::named_barrier(1 + half, 128);
@@ -110,11 +112,12 @@ struct Kernel {
     constexpr std::uint64_t step_b = (b_rows ? 16 * 128 : 32) >> 4;
     int previous = -1;
     for (int k = 0; k < unit.depth; k += gemm_tile_k) {
-      ptx::wait(full + 8 * ring.stage, ring.parity);
+      const bool late = p.fault.is(Fault::products_before_copies);
+      if (!late) ptx::wait(full + 8 * ring.stage, ring.parity);
       std::byte* stage = stage_memory + ring.stage * stage_bytes;
       if constexpr (a_rows) {
         if (unit.depth - k < gemm_tile_k && !p.fault.is(Fault::contraction_tail)) {
-          clear_rows(stage, unit.depth - k, half);
+          clear_rows(stage, unit.depth - k, gemm_tile_k, half);
         }
       }
       const std::uint32_t at = ptx::shared_address(stage);
@@ -128,6 +131,7 @@ struct Kernel {
       }
       ptx::multiply_commit();
       ptx::multiply_wait<1>();
+      if (late) ptx::wait(full + 8 * ring.stage, ring.parity);
       if (previous >= 0) release(previous);
       previous = ring.stage;
       ring.advance();
