@@ -31,6 +31,10 @@ class Memory {
   virtual void release(void* pointer) noexcept = 0;
   virtual void copy_in(void* to, const void* host, std::size_t bytes) = 0;
   virtual void copy_out(void* host, const void* from, std::size_t bytes) = 0;
+  // Very many bytes of which few will be used, aligned like the others; null where there is no
+  // room.
+  virtual void* allocate_span(std::size_t /*bytes*/) { return nullptr; }
+  virtual void release_span(void* /*pointer*/, std::size_t /*bytes*/) noexcept {}
   // The queue on which the copies are ordered; becomes dropless_call::stream. Fetched anew before
   // every call: what is known of the memory's contents ends here.
   virtual void* stream() { return nullptr; }

@@ -115,9 +115,12 @@ struct Kernel {
       const bool late = p.fault.is(Fault::products_before_copies);
       if (!late) ptx::wait(full + 8 * ring.stage, ring.parity);
       std::byte* stage = stage_memory + ring.stage * stage_bytes;
+      int steps = 4;  // of 16 rows; those behind the group are not multiplied
       if constexpr (a_rows) {
-        if (unit.depth - k < gemm_tile_k && !p.fault.is(Fault::contraction_tail)) {
-          clear_rows(stage, unit.depth - k, gemm_tile_k, half);
+        const int valid = unit.depth - k;
+        if (valid < gemm_tile_k && !p.fault.is(Fault::contraction_tail)) {
+          steps = (valid + 15) / 16;
+          if (valid % 16 != 0) clear_rows(stage, valid, 16 * steps, half);
         }
       }
       const std::uint32_t at = ptx::shared_address(stage);
@@ -126,6 +129,7 @@ struct Kernel {
       ptx::multiply_fence();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
+        if (a_rows && step >= steps) break;
         ptx::multiply<a_rows, b_rows>(sums, a + step * step_a, b + step * step_b,
                                       step > 0 || k > 0 ? 1 : 0);
       }

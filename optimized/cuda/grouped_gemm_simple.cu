@@ -94,7 +94,11 @@ __device__ __noinline__ void store_sum(const GroupedProduct& p, Index g, Index r
   if (row >= p.rows(g) || column >= p.n) return;
   const bool ragged_k = p.ragged_k();
   const Index start = ragged_k ? g * p.out.group_stride : p.zones.first(g) * p.out.row_stride;
-  const Index at = start + row * p.out.row_stride + column * p.out.column_stride;
+  Index at = start + row * p.out.row_stride + column * p.out.column_stride;
+  if (p.fault.is(Fault::offset_in_32_bits)) {
+    const Index element = p.out.dtype == DROPLESS_FP32 ? 4 : 2;
+    at = static_cast<Index>(static_cast<std::uint32_t>(at * element)) / element;
+  }
   const bool padding = !ragged_k && row >= p.real(g);  // GROUPED_GEMM-2
   store_element(p.out.data, p.out.dtype, at, padding ? 0.0 : GemmFinish{&p, g}(sum, row, column));
 }

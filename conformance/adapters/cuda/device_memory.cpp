@@ -90,6 +90,15 @@ class CudaMemory : public Memory {
     }
   }
 
+  // Outside of the arena, which keeps what it has.
+  void* allocate_span(std::size_t bytes) override {
+    void* span = nullptr;
+    if (cudaMalloc(&span, bytes) == cudaSuccess) return span;
+    cudaGetLastError();
+    return nullptr;
+  }
+  void release_span(void* pointer, std::size_t /*bytes*/) noexcept override { cudaFree(pointer); }
+
   void copy_in(void* to, const void* host, std::size_t bytes) override {
     const std::lock_guard lock(mutex_);
     if (staged_ + bytes > staging_bytes) finish();

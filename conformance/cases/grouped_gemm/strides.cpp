@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Strides of every kind: GROUPED_GEMM-8.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "conformance/cases/grouped_gemm/setup.h"
 #include "conformance/judge/elements.h"
+#include "conformance/judge/memory.h"
 #include "tolerances/interval.h"
 
 namespace dropless::conformance {
@@ -105,12 +104,13 @@ void run_transposed(CaseRun& run) {
   judge_gemm(run, problem, call, "GROUPED_GEMM-8");
 }
 
-// Address space of which only the touched pages cost memory.
+// A tensor whose lines lie so far apart that only they can be copied and compared.
 class Sparse {
  public:
-  Sparse(dropless_dtype dtype, const Shape& shape, Index line_stride) {
+  Sparse(dropless_memory_space space, dropless_dtype dtype, const Shape& shape, Index line_stride)
+      : memory_(memory_of(space)) {
     tensor_.struct_size = sizeof tensor_, tensor_.struct_version = DROPLESS_STRUCT_VERSION;
-    tensor_.dtype = dtype, tensor_.memory_space = DROPLESS_HOST;
+    tensor_.dtype = dtype, tensor_.memory_space = space;
     tensor_.rank = static_cast<std::int32_t>(shape.size());
     std::copy(shape.begin(), shape.end(), tensor_.shape);
     line_ = element_count(shape) / shape[0];
@@ -120,28 +120,41 @@ class Sparse {
     }
     tensor_.strides[0] = line_stride;
     bytes_ = static_cast<std::size_t>((shape[0] - 1) * line_stride + line_) * dtype_bytes(dtype);
-    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data_ == MAP_FAILED) throw NotSupported{"this machine gives no sparse address space"};
+    data_ = memory_->allocate_span(bytes_);
+    if (data_ == nullptr) throw NotSupported{"there is no room for elements so far apart"};
     tensor_.data = data_;
   }
-  ~Sparse() { munmap(data_, bytes_); }
+  ~Sparse() { memory_->release_span(data_, bytes_); }
   Sparse(const Sparse&) = delete;
   Sparse& operator=(const Sparse&) = delete;
 
   [[nodiscard]] const dropless_tensor* tensor() const { return &tensor_; }
-  [[nodiscard]] std::uint8_t* element(Index flat) const {
-    const Index at = flat / line_ * tensor_.strides[0] + flat % line_;
-    return static_cast<std::uint8_t*>(data_) +
-           static_cast<std::size_t>(at) * dtype_bytes(tensor_.dtype);
-  }
   void fill(const std::vector<double>& values) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      encode(tensor_.dtype, values[i], element(static_cast<Index>(i)));
+    std::vector<std::uint8_t> bytes(line_bytes());
+    for (Index line = 0; line < tensor_.shape[0]; ++line) {
+      encode(tensor_.dtype, std::span(values).subspan(at(line), at(1)), bytes.data());
+      memory_->copy_in(place(line), bytes.data(), bytes.size());
     }
+  }
+  [[nodiscard]] std::vector<double> values() const {
+    std::vector<std::uint8_t> bytes(line_bytes());
+    std::vector<double> all(at(tensor_.shape[0]));
+    for (Index line = 0; line < tensor_.shape[0]; ++line) {
+      memory_->copy_out(bytes.data(), place(line), bytes.size());
+      decode(tensor_.dtype, bytes.data(), std::span(all).subspan(at(line), at(1)));
+    }
+    return all;
   }
 
  private:
+  [[nodiscard]] std::size_t at(Index line) const { return static_cast<std::size_t>(line * line_); }
+  [[nodiscard]] std::size_t line_bytes() const { return at(1) * dtype_bytes(tensor_.dtype); }
+  [[nodiscard]] std::uint8_t* place(Index line) const {
+    return static_cast<std::uint8_t*>(data_) +
+           static_cast<std::size_t>(line * tensor_.strides[0]) * dtype_bytes(tensor_.dtype);
+  }
+
+  std::shared_ptr<Memory> memory_;
   dropless_tensor tensor_{};
   Index line_ = 0;
   std::size_t bytes_ = 0;
@@ -150,9 +163,7 @@ class Sparse {
 
 // The last rows, and the last expert, lie beyond 2^31 elements.
 void run_far(CaseRun& run) {
-  if (run.implementation().memory_space != DROPLESS_HOST) {
-    throw NotSupported{"only host memory can be sparse"};
-  }
+  const dropless_memory_space space = run.implementation().memory_space;
   constexpr Index kStride = (Index{1} << 30) + 8;
   GemmProblem problem;
   problem.product = product_of(run.word("product"));
@@ -162,8 +173,9 @@ void run_far(CaseRun& run) {
   problem.zones = row_zones(run, {a, 0, 3 * a}, false, 0);
   fill_operands(run, problem, false, false);
   const dropless_dtype dtype = plain_dtype(problem.operands);
-  Sparse left(dtype, problem.left_shape(), kStride), right(dtype, problem.right_shape(), kStride);
-  Sparse output(problem.output, problem.output_shape(), kStride);
+  Sparse left(space, dtype, problem.left_shape(), kStride);
+  Sparse right(space, dtype, problem.right_shape(), kStride);
+  Sparse output(space, problem.output, problem.output_shape(), kStride);
   left.fill(problem.left), right.fill(problem.right);
   const std::vector<double> poison(static_cast<std::size_t>(element_count(problem.output_shape())),
                                    std::numeric_limits<double>::quiet_NaN());
@@ -183,8 +195,9 @@ void run_far(CaseRun& run) {
   perform(run, call, "GROUPED_GEMM-8");
   const auto expected = gemm_expected(problem, call);
   const auto errors = gemm_errors(run, problem, expected);
+  const std::vector<double> values = output.values();
   for (std::size_t i = 0; i < errors.size(); ++i) {
-    const double got = decode(problem.output, output.element(static_cast<Index>(i)));
+    const double got = values[i];
     const auto interval =
         tolerances::rounded_interval(problem.output, expected.value[i], errors[i]);
     run.judge().holds("GROUPED_GEMM-8", "output beyond 2^31 elements",
