@@ -36,10 +36,10 @@ struct Ring {
   }
 };
 
-// Sets rows valid .. end of the boxes that a consumer warpgroup reads (its own of a, all of b) to
+// Sets rows valid .. 64 of the boxes that a consumer warpgroup reads (its own of a, all of b) to
 // zero. Both warpgroups do so for themselves: zero over zero, and neither waits for the other.
-__device__ __forceinline__ void clear_rows(std::byte* stage, int valid, int end, int half) {
-  const int vectors = (end - valid) * 8;  // of 16 bytes, per box
+__device__ __forceinline__ void clear_rows(std::byte* stage, int valid, int half) {
+  const int vectors = (64 - valid) * 8;  // of 16 bytes, per box
 #pragma unroll
   for (int i = 0; i < 5; ++i) {
     auto* rows = reinterpret_cast<uint4*>(stage + (i == 0 ? half : i + 1) * box_bytes);
@@ -115,12 +115,9 @@ struct Kernel {
       const bool late = p.fault.is(Fault::products_before_copies);
       if (!late) ptx::wait(full + 8 * ring.stage, ring.parity);
       std::byte* stage = stage_memory + ring.stage * stage_bytes;
-      int steps = 4;  // of 16 rows; those behind the group are not multiplied
       if constexpr (a_rows) {
-        const int valid = unit.depth - k;
-        if (valid < gemm_tile_k && !p.fault.is(Fault::contraction_tail)) {
-          steps = (valid + 15) / 16;
-          if (valid % 16 != 0) clear_rows(stage, valid, 16 * steps, half);
+        if (unit.depth - k < gemm_tile_k && !p.fault.is(Fault::contraction_tail)) {
+          clear_rows(stage, unit.depth - k, half);
         }
       }
       const std::uint32_t at = ptx::shared_address(stage);
@@ -129,7 +126,6 @@ struct Kernel {
       ptx::multiply_fence();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        if (a_rows && step >= steps) break;
         ptx::multiply<a_rows, b_rows>(sums, a + step * step_a, b + step * step_b,
                                       step > 0 || k > 0 ? 1 : 0);
       }
