@@ -21,6 +21,7 @@ struct Route {
   // Neighbouring lanes, a power of two, that hold a whole group in registers where its score comes
   // from at most two of the compared values; otherwise 0.
   int group_lanes;
+  int batch;  // tokens that a warp selects for one after the other and weighs at once: 1 or 4
   const int* refusal;
 };
 
@@ -28,7 +29,7 @@ struct Route {
 struct Scratch {
   float* compared;             // [E], with a group limit only: what group scores are made of
   std::uint32_t* keys;         // [E], generic width only
-  int* ids;                    // [K]
+  int* ids;                    // [batch, K]
   std::uint32_t* group_keys;   // [G]
   std::uint32_t* kept_groups;  // [G]
 };
@@ -36,15 +37,16 @@ struct Scratch {
 constexpr int narrow = 8;       // experts of a lane that fit into registers
 constexpr int most_warps = 32;  // one block a multiprocessor: few of them add to the counts
 
-__host__ __device__ inline int words_of_warp(const RouteSettings& s, bool generic) {
+__host__ __device__ inline int words_of_warp(const RouteSettings& s, bool generic, int batch) {
   const int groups = s.groups > 1 ? 2 * s.groups + s.experts : 0;
-  return s.top_k + (generic ? s.experts : 0) + groups;
+  return batch * s.top_k + (generic ? s.experts : 0) + groups;
 }
 
-__device__ inline Scratch scratch_of(const RouteSettings& s, bool generic, std::uint32_t* memory) {
+__device__ inline Scratch scratch_of(const RouteSettings& s, bool generic, int batch,
+                                     std::uint32_t* memory) {
   Scratch scratch;
   scratch.ids = reinterpret_cast<int*>(memory);
-  scratch.keys = memory + s.top_k;
+  scratch.keys = memory + batch * s.top_k;
   scratch.group_keys = scratch.keys + (generic ? s.experts : 0);
   scratch.kept_groups = scratch.group_keys + s.groups;
   scratch.compared = reinterpret_cast<float*>(scratch.kept_groups + s.groups);
@@ -363,17 +365,19 @@ __device__ __forceinline__ void compare_row(const Route& r, Lane<V>& row, Index 
 }
 
 // Weights of the K ids (ROUTING-6): the few numbers of a token are combined in double, so that only
-// the scores and one rounding remain.
-__device__ inline void weigh(const Route& r, Index t, int lane, const RowScores& scores,
-                             const Scratch& scratch, unsigned* histogram) {
+// the scores and one rounding remain. A token t has `lanes` neighbouring lanes, of which this is
+// number `lane`; all of the warp take part.
+__device__ inline void weigh(const Route& r, Index t, int lane, int lanes, const RowScores& scores,
+                             const int* ids, unsigned* histogram) {
   const RouteSettings& s = r.settings;
+  const int slots = t < r.logits.shape[0] ? s.top_k : 0;
   // The logit of an id; -Inf, which weighs 0 (ROUTING-7), where there is none.
   const auto logit = [&](int id) {
     return id >= 0 && id < s.experts ? load_float(r.logits, t, id) : -INFINITY;
   };
   float most = -INFINITY;
   if (s.after_top_k) {
-    for (int j = lane; j < s.top_k; j += warp_size) most = fmaxf(most, logit(scratch.ids[j]));
+    for (int j = lane; j < slots; j += lanes) most = fmaxf(most, logit(ids[j]));
     most = warp_max(most);
   }
   const auto raw = [&](float l) -> double {
@@ -381,19 +385,19 @@ __device__ inline void weigh(const Route& r, Index t, int lane, const RowScores&
     return static_cast<double>(s.after_top_k ? expf(l - most) : scores.score(s, l));
   };
   double divisor = 1, own = 0;  // own: of the first id of this lane, as a rule the only one
-  const float own_logit = lane < s.top_k ? logit(scratch.ids[lane]) : -INFINITY;
-  if (lane < s.top_k) own = raw(own_logit);
+  const float own_logit = lane < slots ? logit(ids[lane]) : -INFINITY;
+  if (lane < slots) own = raw(own_logit);
   if (s.after_top_k || s.renormalize) {
     double sum = own;
-    for (int j = lane + warp_size; j < s.top_k; j += warp_size) sum += raw(logit(scratch.ids[j]));
+    for (int j = lane + lanes; j < slots; j += lanes) sum += raw(logit(ids[j]));
     // Lanes without a slot hold 0; small K needs few steps.
-    for (int step = s.top_k <= 8 ? 4 : warp_size / 2; step > 0; step /= 2) {
+    for (int step = s.top_k <= 8 ? 4 : lanes / 2; step > 0; step /= 2) {
       sum += __shfl_xor_sync(whole_warp, sum, step);
     }
     divisor = s.after_top_k ? sum : s.eps_maximum ? fmax(sum, s.eps) : sum + s.eps;
   }
-  for (int j = lane; j < s.top_k; j += warp_size) {
-    const int id = scratch.ids[j];
+  for (int j = lane; j < slots; j += lanes) {
+    const int id = ids[j];
     const bool is_real = id >= 0 && id < s.experts;
     const float l = j == lane ? own_logit : logit(id);
     double weight = 0;
@@ -412,8 +416,8 @@ __device__ inline void weigh(const Route& r, Index t, int lane, const RowScores&
 }
 
 template <int V>
-__device__ __forceinline__ void route_token(const Route& r, Lane<V>& row, Index t, int lane,
-                                            const Scratch& scratch, unsigned* histogram) {
+__device__ __forceinline__ RowScores choose(const Route& r, Lane<V>& row, Index t, int lane,
+                                            const Scratch& scratch) {
   const RouteSettings& s = r.settings;
   const bool masked = r.token_mask.given && r.token_mask.as<std::uint8_t>(t) == 0;
   row.load(r, t, lane);
@@ -439,7 +443,7 @@ __device__ __forceinline__ void route_token(const Route& r, Lane<V>& row, Index 
     }
     select<V>(s, row, lane, scratch);
   }
-  weigh(r, t, lane, scores, scratch, histogram);
+  return scores;
 }
 
 template <int V>
@@ -455,13 +459,23 @@ __global__ void __launch_bounds__(most_warps* warp_size, 1) route_kernel(Route r
     histogram[e] = 0;
   }
   __syncthreads();
-  const Scratch scratch =
-      scratch_of(s, V == 0, memory + s.experts + warp * words_of_warp(s, V == 0));
+  Scratch scratch =
+      scratch_of(s, V == 0, r.batch, memory + s.experts + warp * words_of_warp(s, V == 0, r.batch));
+  int* const ids = scratch.ids;
+  const int lanes = warp_size / r.batch, part = lane / lanes;
   Lane<V> row;
   row.begin(r, lane, scratch);
-  const Index step = static_cast<Index>(gridDim.x) * warps;
-  for (Index t = static_cast<Index>(blockIdx.x) * warps + warp; t < r.logits.shape[0]; t += step) {
-    route_token<V>(r, row, t, lane, scratch, histogram);
+  const Index tokens = r.logits.shape[0];
+  const Index step = static_cast<Index>(gridDim.x) * warps * r.batch;
+  const Index begin = (static_cast<Index>(blockIdx.x) * warps + warp) * r.batch;
+  for (Index t = begin; t < tokens; t += step) {
+    RowScores scores;
+    for (int i = 0; i < r.batch && t + i < tokens; ++i) {
+      scratch.ids = ids + i * s.top_k;
+      const RowScores of_row = choose<V>(r, row, t + i, lane, scratch);
+      if (part == i) scores = of_row;
+    }
+    weigh(r, t + part, lane % lanes, lanes, scores, ids + part * s.top_k, histogram);
   }
   __syncthreads();
   for (int e = static_cast<int>(threadIdx.x); e < s.experts; e += static_cast<int>(blockDim.x)) {
@@ -489,12 +503,17 @@ int group_lanes(const RouteSettings& s, bool with_bias) {
 }
 
 template <int V>
-void launch(Call& call, const Route& route) {
+void launch(Call& call, Route route) {
   const RouteSettings& s = route.settings;
+  // Four tokens at a time where that gives no warp more than one token more than one at a time.
+  const Index all_warps = static_cast<Index>(call.device().multiprocessors) * most_warps;
+  const Index tokens = route.logits.shape[0], turns = ceil_div(tokens, all_warps);
+  const bool at_once = V > 0 && s.top_k <= 8 && !s.after_top_k && turns >= 4;
+  route.batch = at_once && 4 * ceil_div(tokens, 4 * all_warps) <= turns + 1 ? 4 : 1;
   const Index available = call.device().shared_memory_per_block;
   int warps = most_warps;
   const auto bytes_with = [&](int count) {
-    return 4 * (s.experts + static_cast<Index>(count) * words_of_warp(s, V == 0));
+    return 4 * (s.experts + static_cast<Index>(count) * words_of_warp(s, V == 0, route.batch));
   };
   while (warps > 1 && bytes_with(warps) > available / 2) warps /= 2;
   const Index bytes = bytes_with(warps);
@@ -504,9 +523,9 @@ void launch(Call& call, const Route& route) {
                                static_cast<int>(bytes)),
           "shared memory of the router");
   }
-  const Index tokens = route.logits.shape[0];
   // Blocks take several tokens each, so that few of them add to the counts in global memory.
-  const unsigned blocks = grid_size(ceil_div(tokens, warps), call.device().multiprocessors);
+  const unsigned blocks =
+      grid_size(ceil_div(tokens, Index{warps} * route.batch), call.device().multiprocessors);
   route_kernel<V><<<blocks, static_cast<unsigned>(warps * warp_size),
                     static_cast<std::size_t>(bytes), call.stream()>>>(route);
   check_launch("route");
