@@ -4,6 +4,7 @@
 
 #include <dropless/contract.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -11,6 +11,7 @@
 #include "conformance/adapters/device_memory.h"
 #include "conformance/adapters/load.h"
 #include "conformance/cases/case_run.h"
+#include "conformance/judge/memory.h"
 
 namespace dropless::conformance {
 namespace {
@@ -53,9 +54,11 @@ double dot(const LoadedImplementation& cuda, const Probe& probe, int f) {
   args.offsets = buffers.input("offsets", DROPLESS_I64, {2}, offsets).tensor();
   args.y = y.tensor();
   auto call = make_args<dropless_call>();
+  call.stream = memory_of(DROPLESS_CUDA_DEVICE)->stream();
   EXPECT_EQ(cuda.table().gemm_fprop(cuda.table().context, &call, &args), DROPLESS_OK)
       << call.message;
   auto waiting = make_args<dropless_call>();
+  waiting.stream = call.stream;
   auto nothing = make_args<dropless_synchronize_args>();
   EXPECT_EQ(cuda.table().synchronize(cuda.table().context, &waiting, &nothing), DROPLESS_OK)
       << waiting.message;

@@ -208,7 +208,22 @@ void add_experts(std::vector<Fault>& faults) {
                     .clauses = {"LAYER-1d"},
                     .plant = [](Planted& planted) {
                       planted.around<&Table::layer_forward>([](const auto& next, Forward& a) {
-                        return is_narrow(a) ? forward_truncated(next, a) : next(a);
+                        const bool narrow = is_readable(a.y) && a.y->dtype == DROPLESS_BF16 &&
+                                            is_readable(a.x) && a.x->dtype == DROPLESS_BF16;
+                        const dropless_status status = next(a);
+                        if (!narrow || status != DROPLESS_OK) return status;
+                        const Copy x(a.x, DROPLESS_FP32), y(a.y, DROPLESS_FP32), ids(a.ids),
+                            counts(a.tokens_per_expert);
+                        Forward exact = a;
+                        exact.x = x.tensor(), exact.y = y.tensor(), exact.ids = ids.tensor();
+                        exact.tokens_per_expert = counts.tensor(), exact.keep = 0;
+                        if (next(exact) != DROPLESS_OK) return status;
+                        each(a.y, [&](double, Index i) {
+                          const double v = y.elements().load_flat(i);
+                          const auto bits = encode_bits(DROPLESS_FP32, v) & 0xFFFF0000u;
+                          return decode_bits(DROPLESS_FP32, bits);
+                        });
+                        return status;
                       });
                     }});
 }

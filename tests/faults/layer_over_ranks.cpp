@@ -284,18 +284,6 @@ void add_outputs(std::vector<Fault>& faults) {
                         places.of(a.exchange).sum(a.tokens_per_expert);
                       });
                     }});
-  faults.push_back({.name = "layer.over_ranks_output_truncated",
-                    .provenance = "numerics: output truncated, not RNE",
-                    .symptom = "what the combine gives is rounded towards zero",
-                    .trigger = "bf16 activations over several ranks",
-                    .clauses = {"LAYER-4a", "LAYER-4d"},
-                    .plant = [](Planted& planted) {
-                      const Places places(planted);
-                      planted.around<&Table::layer_forward>([places](const auto& next, Forward& a) {
-                        const bool truncate = places.of(a.exchange).ranks > 1 && is_narrow(a);
-                        return truncate ? forward_truncated(next, a) : next(a);
-                      });
-                    }});
   faults.push_back({.name = "layer.over_ranks_rows_in_bf16",
                     .provenance = "Megatron-LM 1421",
                     .symptom = "rows of an fp32 layer are cast to bf16 for transport",

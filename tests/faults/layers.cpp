@@ -64,26 +64,4 @@ void after_backward(Planted& planted, BackwardChange change) {
   });
 }
 
-bool is_narrow(const Forward& args) {
-  return is_readable(args.y) && args.y->dtype == DROPLESS_BF16 && is_readable(args.x) &&
-         args.x->dtype == DROPLESS_BF16;
-}
-
-dropless_status forward_truncated(const std::function<dropless_status(Forward&)>& next,
-                                  Forward& args) {
-  const dropless_status status = next(args);
-  if (status != DROPLESS_OK) return status;
-  const Copy x(args.x, DROPLESS_FP32), y(args.y, DROPLESS_FP32), ids(args.ids),
-      counts(args.tokens_per_expert);
-  Forward exact = args;
-  exact.x = x.tensor(), exact.y = y.tensor(), exact.ids = ids.tensor();
-  exact.tokens_per_expert = counts.tensor(), exact.keep = 0;
-  if (next(exact) != DROPLESS_OK) return status;
-  each(args.y, [&](double, Index i) {
-    const double v = y.elements().load_flat(i);
-    return decode_bits(DROPLESS_FP32, encode_bits(DROPLESS_FP32, v) & 0xFFFF0000u);
-  });
-  return status;
-}
-
 }  // namespace dropless::faults

@@ -36,13 +36,6 @@ void change_layer(Planted& planted, Pass pass, PartsChange change);
 // change(args, parts), after a forward call that succeeded.
 using ForwardChange = std::function<void(Forward&, const LayerParts&)>;
 void after_forward(Planted& planted, ForwardChange change);
-
-// bf16 in and out.
-bool is_narrow(const Forward& args);
-// The forward pass `next`, with y cut off towards zero where it should be rounded.
-dropless_status forward_truncated(const std::function<dropless_status(Forward&)>& next,
-                                  Forward& args);
-
 // change(args, gradients), after a backward call that succeeded. Gradients that are not wanted are
 // null.
 using BackwardChange = std::function<void(Backward&, const dropless_layer_parameters&)>;
