@@ -22,8 +22,7 @@ conformance::ClauseReasons kept_clauses() {
       {"OPTIMIZER-1a",
        "the step is made of the first moment: what is wrong in it is seen in the weight as well"},
       {"LAYER-4a",
-       "on exact data its faults are seen bit by bit (EXCHANGE-13), and the reference, which "
-       "rounds "
+       "on exact data faults show bit by bit (EXCHANGE-13), and the reference, which rounds "
        "once per rank, is judged by LAYER-4d; it stays for those that round once"},
       {"EXCHANGE-10b",
        "the reference offers no policy trap, which would end all its ranks: nothing to plant into"},
