@@ -37,6 +37,7 @@ struct Family {
   std::function<void(CaseRun&)> run;
   // Why these values, each of them allowed, do not go together; empty: they do. Optional.
   std::function<std::string(const Values&)> objection = {};
+  bool waits = false;  // its cases take their time on purpose (a rank that is late, a time-out)
 
   [[nodiscard]] std::string stage() const { return name.substr(0, name.find('.')); }
 };

@@ -111,7 +111,10 @@ void check_pages(const FaultsOptions& given, const std::vector<FaultEntry>& faul
   for (const std::string& page : given.update) {
     const std::vector<std::string> tables = tables_on(page);
     if (faults.size() != fault_entries().size()) {
-      throw UsageError(fmt::format("{} wants all faults; leave --fault and --stage out", page));
+      throw UsageError(fmt::format(
+          "{} wants all faults: leave --fault and --stage out, or give --from the files of every "
+          "stage",
+          page));
     }
     const bool clauses = std::find(tables.begin(), tables.end(), "clauses") != tables.end();
     if (clauses && depth != Depth::two_clauses && depth != Depth::every_case) {
@@ -149,6 +152,14 @@ FaultResults read_again(const FaultsOptions& given) {
                      !given.stages.empty() || given.alone || given.clauses || given.every_case;
   if (again) throw UsageError("--from hunts nothing; leave the options of a hunt out");
   FaultResults results = read_fault_results(given.from);
+  // Parts that hold every hunt of the catalogue are the whole campaign: faults that are only listed
+  // (a stage may have no others) need no file.
+  const auto visible =
+      std::count_if(fault_entries().begin(), fault_entries().end(),
+                    [](const FaultEntry& fault) { return fault.visibility == Visibility::cpu; });
+  if (static_cast<std::ptrdiff_t>(results.hunts.size()) == visible) {
+    results.faults = fault_entries();
+  }
   check_pages(given, results.faults, results.depth);
   return results;
 }

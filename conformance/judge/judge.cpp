@@ -57,26 +57,23 @@ struct Judge::Check {
         fmt::format("{} {}: {} {} for {} elements", clause, what, given, things, count()));
   }
 
-  // compare(i) says what is wrong with element i, or nothing.
-  template <class Compare>
-  void run(Compare compare) {
+  // right(i) judges element i; describe(i) is asked for the wrong ones that are kept: of hundreds
+  // of thousands, words would take longer than the judgement.
+  template <class Right, class Describe>
+  void run(Right right, Describe describe) {
     for (std::size_t i = 0; i < count(); ++i) {
       if (!judged.empty() && !judged[i]) continue;
       ++judge.checks_;
-      if (std::optional<Failure> failure = compare(i)) {
-        failure->element = element_name(got.shape(), static_cast<Index>(i));
-        record(std::move(*failure));
-      }
+      if (right(i)) continue;
+      ++judge.failed_;
+      if (kept >= kept_per_check || judge.failures_.size() >= kept_per_case) continue;
+      ++kept;
+      Failure failure = describe(i);
+      failure.element = element_name(got.shape(), static_cast<Index>(i));
+      failure.clause = clause;
+      failure.what = what;
+      judge.failures_.push_back(std::move(failure));
     }
-  }
-
-  void record(Failure failure) {
-    ++judge.failed_;
-    if (kept >= kept_per_check || judge.failures_.size() >= kept_per_case) return;
-    ++kept;
-    failure.clause = clause;
-    failure.what = what;
-    judge.failures_.push_back(std::move(failure));
   }
 };
 
@@ -93,8 +90,8 @@ void Judge::exact(std::string_view clause, std::string_view what, const Buffer& 
                         {values.begin(), values.end()},
                         judged});
   }
-  check.run([&](std::size_t i) -> std::optional<Failure> {
-    if (values[i] == expected[i]) return std::nullopt;
+  const auto right = [&](std::size_t i) { return values[i] == expected[i]; };
+  check.run(right, [&](std::size_t i) {
     Failure failure;
     failure.expected = fmt::format("{}", expected[i]);
     failure.got = fmt::format("{}", values[i]);
@@ -118,8 +115,8 @@ void Judge::exact(std::string_view clause, std::string_view what, const Buffer& 
                         values,
                         judged});
   }
-  check.run([&](std::size_t i) -> std::optional<Failure> {
-    if (same_value(values[i], expected[i])) return std::nullopt;
+  const auto right = [&](std::size_t i) { return same_value(values[i], expected[i]); };
+  check.run(right, [&](std::size_t i) {
     Failure failure;
     failure.expected = print(expected[i]);
     failure.got = print(values[i]);
@@ -146,12 +143,17 @@ void Judge::judge_bytes(std::string_view clause, std::string_view what, const Bu
     observer->compared(
         {clause, what, got, is_float(got.dtype()), std::move(wanted_values), got.values(), judged});
   }
-  check.run([&](std::size_t i) -> std::optional<Failure> {
+  const auto right = [&](std::size_t i) {
     const std::uint8_t* mine = bytes.data() + i * element;
     const std::uint8_t* wanted = expected.data() + i * element;
-    if (std::equal(mine, mine + element, wanted)) return std::nullopt;
+    if (std::equal(mine, mine + element, wanted)) return true;
+    return codes && std::isnan(decode(got.dtype(), mine)) &&
+           std::isnan(decode(got.dtype(), wanted));
+  };
+  check.run(right, [&](std::size_t i) {
+    const std::uint8_t* mine = bytes.data() + i * element;
+    const std::uint8_t* wanted = expected.data() + i * element;
     const double value = decode(got.dtype(), mine), other = decode(got.dtype(), wanted);
-    if (codes && std::isnan(value) && std::isnan(other)) return std::nullopt;
     Failure failure;
     failure.expected = fmt::format("{} ({})", print_bits(got.dtype(), wanted), print(other));
     failure.got = fmt::format("{} ({})", print_bits(got.dtype(), mine), print(value));
@@ -202,10 +204,13 @@ void Judge::judge_interval(std::string_view label, std::string_view clause, std:
     observer->compared(
         {clause, what, got, true, {expected.begin(), expected.end()}, values, finite});
   }
-  check.run([&](std::size_t i) -> std::optional<Failure> {
+  const auto interval_of = [&](std::size_t i) {
+    return tolerances::rounded_interval(got.dtype(), expected[i], error_of(i));
+  };
+  const auto right = [&](std::size_t i) { return tolerances::contains(interval_of(i), values[i]); };
+  check.run(right, [&](std::size_t i) {
     const double error = error_of(i);
-    const auto interval = tolerances::rounded_interval(got.dtype(), expected[i], error);
-    if (tolerances::contains(interval, values[i])) return std::nullopt;
+    const auto interval = interval_of(i);
     Failure failure;
     failure.expected = print(expected[i]);
     failure.got = print(values[i]);
@@ -235,8 +240,8 @@ void Judge::untouched(std::string_view clause, std::string_view what, const Buff
   Check check(*this, clause, what, got, static_cast<std::size_t>(got.size()), judged);
   const std::vector<bool> same = got.untouched();
   const std::vector<std::uint8_t> bytes = got.bytes();
-  check.run([&](std::size_t i) -> std::optional<Failure> {
-    if (same[i]) return std::nullopt;
+  const auto right = [&](std::size_t i) -> bool { return same[i]; };
+  check.run(right, [&](std::size_t i) {
     const std::uint8_t* mine = bytes.data() + i * dtype_bytes(got.dtype());
     Failure failure;
     failure.expected = "untouched";

@@ -1,61 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Choosing the cases for a fault, and running them until one kills it.
+// Running the cases of a fault until one kills it.
 #include "conformance/runner/fault_hunt.h"
 
 #include <algorithm>
 #include <chrono>
 #include <map>
 #include <mutex>
-#include <numeric>
+#include <set>
 
 #include "conformance/runner/supervisor.h"
 
 namespace dropless::conformance {
 namespace {
-
-bool contains(const std::vector<std::string>& list, const std::string& item) {
-  return std::find(list.begin(), list.end(), item) != list.end();
-}
-
-// GENERAL clauses are in families of every stage, where a fault of one stage cannot be seen.
-bool names_foreign(const Family& family, const std::vector<std::string>& clauses) {
-  return std::any_of(clauses.begin(), clauses.end(), [&](const std::string& clause) {
-    return !clause.starts_with("GENERAL-") && contains(family.clauses, clause);
-  });
-}
-
-bool names_any(const Family& family, const std::vector<std::string>& clauses) {
-  return std::any_of(clauses.begin(), clauses.end(),
-                     [&](const std::string& clause) { return contains(family.clauses, clause); });
-}
-
-constexpr int classes = 4;
-
-// 0 .. classes - 1, or none: the family is not asked.
-std::optional<int> class_of(const Family& family, const FaultEntry& fault, bool alone) {
-  const bool home = family.stage() == fault.stage();
-  const std::vector<std::string> first(fault.clauses.begin(), fault.clauses.begin() + 1);
-  if (alone) {
-    if (home ? names_any(family, first) : names_foreign(family, first)) return 0;
-    return std::nullopt;
-  }
-  if (home && names_any(family, first)) return 0;
-  if (home) return names_any(family, fault.clauses) ? 1 : 2;
-  if (names_foreign(family, fault.clauses)) return 3;
-  return std::nullopt;
-}
-
-// Far apart from each other first: neighbours in a list of cases differ in one parameter only.
-std::vector<Values> spread(std::vector<Values> cases) {
-  const std::size_t count = cases.size();
-  std::size_t step = count * 618 / 1000 + 1;
-  while (std::gcd(step, count) > 1) ++step;
-  std::vector<Values> ordered;
-  for (std::size_t i = 0; i < count; ++i) {
-    ordered.push_back(std::move(cases[(count / 2 + i * step) % count]));
-  }
-  return ordered;
-}
 
 struct Enough {};  // thrown by the observer: the supervisor's workers end with its scope
 
@@ -163,7 +119,7 @@ class Hunter {
     hunt_.killer = outcome;
     hunt_.tier = tier;
     hunt_.clause = clause;
-    hunt_.named = contains(hunt_.fault.clauses, clause);
+    hunt_.named = telling != expected.end();
   }
 
   const HuntOptions& options_;
@@ -176,30 +132,6 @@ ClauseReasons& reasons_of_process() {
 }
 
 }  // namespace
-
-std::vector<CaseId> cases_for(const Registry& registry, const FaultEntry& fault, Tier tier,
-                              bool alone) {
-  std::vector<CaseId> ordered;
-  for (int rank = 0; rank < classes; ++rank) {
-    std::vector<std::vector<CaseId>> families;
-    for (const Family& family : registry.families()) {
-      if (class_of(family, fault, alone) != rank) continue;
-      families.emplace_back();
-      for (Values& values : spread(family.select(tier))) {
-        families.back().push_back({family.name, std::move(values)});
-      }
-    }
-    for (std::size_t turn = 0, added = 1; added > 0; ++turn) {
-      added = 0;
-      for (const auto& cases : families) {
-        if (turn >= cases.size()) continue;
-        ordered.push_back(cases[turn]);
-        ++added;
-      }
-    }
-  }
-  return ordered;
-}
 
 Hunt hunt(const FaultEntry& fault, const HuntOptions& options) {
   return Hunter(fault, options).go();

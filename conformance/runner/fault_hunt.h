@@ -41,10 +41,11 @@ struct Hunt {
   double seconds = 0;
 };
 
-// The cases of a fault in a tier (without the tiers below), in the order in which they are run:
-// families of its stage that can name the first expected clause, those that can name another one,
-// other families of its stage, foreign families that can name one. Inside such a class families
-// take turns, and the cases of a family come in an order that varies many parameters early.
+// The cases of a fault in a tier (without the tiers below), in the order in which they are
+// run: families of its stage that can name the first expected clause, those that can name another
+// one, other families of its stage, foreign families that can name one. Inside such a class
+// families take turns, and the cases of a family come in an order that varies many parameters
+// early, every second one for the sake of a rare value.
 std::vector<CaseId> cases_for(const Registry& registry, const FaultEntry& fault, Tier tier,
                               bool alone);
 

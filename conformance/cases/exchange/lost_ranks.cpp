@@ -128,7 +128,7 @@ std::vector<Values> select_lost(Tier tier) {
   if (tier == Tier::full) return {};
   return without(
       exchange_cases(
-          {.ranks = {"2", "4"}, .experts = {"8"}, .top_k = {"4"}, .load = {"spread"}},
+          {.ranks = {"4", "2"}, .experts = {"8"}, .top_k = {"4"}, .load = {"spread"}},
           {{"who", {"first", "middle", "last"}}, {"call", {"plan", "dispatch", "combine"}}}),
       smoke);
 }
@@ -161,13 +161,13 @@ void add_exchange_lost_ranks(Registry& registry) {
        step_clauses({"EXCHANGE-14a", "EXCHANGE-14b"}),
        exchange_parameters({who, word_parameter("call", {"plan", "dispatch", "combine"},
                                                 "the call that it does not make")}),
-       select_lost, run_lost, lost_objection});
+       select_lost, run_lost, lost_objection, /*waits=*/true});
   registry.add({"exchange.slow_rank",
                 "Proves that a rank which is late, but in time, is no error and changes nothing.",
                 step_clauses({"EXCHANGE-12d"}),
                 exchange_parameters(
                     {who, integer_parameter("delay", 0, 500, "milliseconds before each step")}),
-                select_slow, run_slow, exchange_objection});
+                select_slow, run_slow, exchange_objection, /*waits=*/true});
 }
 
 }  // namespace dropless::conformance

@@ -73,8 +73,10 @@ const Routing& World::routing(const std::string& name, const StepChange& change)
     const std::vector<Index> tokens = tokens_of_ranks(share, most, ranks);
     std::vector<std::vector<Index>> ids;
     for (Index from = 0; from < ranks; ++from) {
-      Random random = run.random("ids " + name + " " + std::to_string(from));
+      const std::string& drawn = change.reversed.empty() ? name : change.reversed;
+      Random random = run.random("ids " + drawn + " " + std::to_string(from));
       ids.push_back(exchange_ids(load, settings, from, tokens[at(from)], random));
+      if (!change.reversed.empty()) std::reverse(ids.back().begin(), ids.back().end());
     }
     return make_routing(run.profile(), settings, std::move(ids));
   });

@@ -42,6 +42,7 @@ Routing make_routing(const dropless_profile& profile, const reference::ExchangeS
 struct StepChange {
   std::string load = {}, share = {};
   Index tokens = -1;
+  std::string reversed = {};  // the ids of the step of this name, last token first
 };
 
 class World {

@@ -45,8 +45,9 @@ std::vector<Step> steps_of(const std::string& sequence, Index tokens) {
             {"home", {.load = "to_self", .share = "uneven"}},
             first};
   }
-  // The same numbers of rows everywhere, other tokens.
-  return {{"a", {.load = "to_next"}}, {"b", {.load = "to_next"}}, {"a", {.load = "to_next"}}};
+  // The same numbers of rows of every rank, from a to c also of every expert; other tokens.
+  const Step a{"a", {.load = "to_next"}};
+  return {a, {"b", {.load = "to_next"}}, a, {"c", {.load = "to_next", .reversed = "a"}}, a};
 }
 
 void run_steps(CaseRun& run) {

@@ -66,8 +66,9 @@ std::vector<Values> select_bounded(Tier tier) {
     return product(axes);
   };
   auto smoke = plain({"deepseek-v3", "gpt-oss-20b"}, {"bf16"}, {"33"});
-  for (const auto& more :
-       {plain({"mixtral-8x7b"}, {"fp32"}, {"33"}), plain({"gemma-4-26b-a4b"}, {"bf16"}, {"33"})}) {
+  for (const auto& more :  // a shared expert, biases, plain ones, scales of experts, a shared gate
+       {plain({"mixtral-8x7b"}, {"fp32"}, {"33"}), plain({"gemma-4-26b-a4b"}, {"bf16"}, {"33"}),
+        plain({"qwen1-5-moe-a2-7b"}, {"bf16"}, {"33"})}) {
     smoke.insert(smoke.end(), more.begin(), more.end());
   }
   auto recipe = layer_axes({"qwen1-5-moe-a2-7b"}, {"64"}, {"33"});

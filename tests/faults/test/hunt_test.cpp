@@ -14,6 +14,7 @@ namespace {
 using conformance::CaseId;
 using conformance::FaultEntry;
 using conformance::Tier;
+using conformance::value_of;
 
 FaultEntry entry(std::string name, std::vector<std::string> clauses) {
   FaultEntry fault;
@@ -52,6 +53,17 @@ TEST(CasesForAFault, NeverRepeat) {
   for (const CaseId& id : cases) ids.push_back(id.text());
   std::sort(ids.begin(), ids.end());
   EXPECT_EQ(std::adjacent_find(ids.begin(), ids.end()), ids.end());
+}
+
+TEST(CasesForAFault, BringEveryValueOfAParameterEarly) {
+  const auto cases = cases_for(conformance::registry(), entry("exchange.any", {"EXCHANGE-5a"}),
+                               Tier::standard, true);
+  const auto many_ranks = std::find_if(cases.begin(), cases.end(), [](const CaseId& id) {
+    return id.family == "exchange.plan" && value_of(id.values, "ranks") == "130";
+  });
+  ASSERT_NE(many_ranks, cases.end());
+  EXPECT_LT(many_ranks - cases.begin(), 50);
+  EXPECT_GT(cases.size(), 500U);
 }
 
 dropless_tensor matrix(float* data, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
