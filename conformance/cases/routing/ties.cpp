@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "conformance/cases/routing/setup.h"
@@ -14,13 +15,21 @@ std::size_t at(Index i) {
   return static_cast<std::size_t>(i);
 }
 
+bool edge_is_tied(std::span<const double> row, Index top_k) {
+  std::vector<double> sorted(row.begin(), row.end());
+  std::sort(sorted.begin(), sorted.end(), std::greater<>());
+  return sorted[at(top_k - 1)] == sorted[at(top_k)];
+}
+
 DrawRow tied_row(std::string_view pattern, Index top_k, Random& random) {
   if (pattern == "all_equal") {
     return [](std::span<double> row) { std::fill(row.begin(), row.end(), 0.5); };
   }
   if (pattern == "levels") {
-    return [&random](std::span<double> row) {
-      for (double& l : row) l = static_cast<double>(random.between(-1, 2));
+    return [top_k, &random](std::span<double> row) {
+      do {  // one row in four would end a level exactly where the selection ends
+        for (double& l : row) l = static_cast<double>(random.between(-1, 2));
+      } while (!edge_is_tied(row, top_k));
     };
   }
   if (pattern == "signed_zeros") {  // +0 and -0 are equal (GENERAL-2)
