@@ -77,6 +77,9 @@ function(dropless_cuda_options target)
   endforeach()
   if(DROPLESS_WARNINGS_AS_ERRORS)
     list(APPEND flags "SHELL:-Werror all-warnings")
+    # ptxas only informs when it serialises tensor-core instructions; nvcc has no flag against it.
+    set_target_properties(${target} PROPERTIES
+      CUDA_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/cmake/fail_on_performance_loss.sh;${CMAKE_CUDA_COMPILER_LAUNCHER}")
   endif()
   foreach(flag IN LISTS flags ITEMS --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra)
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${flag}>")

@@ -102,20 +102,15 @@ build_all() {
 }
 
 sanitize() {
-  command -v compute-sanitizer >/dev/null || {
-    echo "compute-sanitizer is not there"
-    return 77
-  }
-  local check code=0
+  local check code worst=0
   for check in memcheck racecheck initcheck synccheck; do
     echo "--- $check"
-    # Every buffer its own allocation, so that an access between two of them is seen.
-    DROPLESS_DEVICE_ARENA=0 compute-sanitizer --tool $check --target-processes all --error-exitcode 9 \
-      "$tool" run --batch "$root/scripts/gpu_sanitizer_cases.txt" --shard "$sanitizer_shard" -j 1 \
-      --timeout 120 --no-results -i "$implementation" 2>&1 | tail -n 60
-    ((PIPESTATUS[0] == 0)) || code=1
+    DROPLESS_IMPLEMENTATION=$implementation "$root/scripts/gpu_sanitizer.sh" "$tool" $check "$sanitizer_shard"
+    code=$?
+    ((code != 77)) || return 77
+    ((code == 0)) || worst=1
   done
-  return $code
+  return $worst
 }
 
 bench_all() {

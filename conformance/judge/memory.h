@@ -29,6 +29,7 @@ class Memory {
   // Aligned to at least 256 bytes. Throws std::bad_alloc when there is no more.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* pointer) noexcept = 0;
+  // A memory with a queue enqueues the copy; a small one (a few MiB) is not waited for.
   virtual void copy_in(void* to, const void* host, std::size_t bytes) = 0;
   virtual void copy_out(void* host, const void* from, std::size_t bytes) = 0;
   // Very many bytes of which few will be used, aligned like the others; null where there is no
@@ -44,10 +45,6 @@ class Memory {
   // What only a queue can do (GENERAL-7). On a host everything is finished when a call returns.
   // What follows waits for so long; false: there is no queue.
   virtual bool hold(int /*milliseconds*/) { return false; }
-  // Enqueued and not waited for; the bytes are taken at once.
-  virtual void copy_in_later(void* to, const void* host, std::size_t bytes) {
-    copy_in(to, host, bytes);
-  }
   virtual void wait() {}
   // Calls are recorded from now on and do not run; false: they cannot be recorded.
   virtual bool begin_capture() { return false; }

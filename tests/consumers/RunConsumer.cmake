@@ -22,7 +22,7 @@ endforeach()
 if(KIND STREQUAL installed)
   run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/first_place)
   file(RENAME ${work}/first_place ${work}/prefix)
-  list(APPEND settings -DCMAKE_PREFIX_PATH=${work}/prefix)
+  list(APPEND settings -DCMAKE_PREFIX_PATH=${work}/prefix -DWANT_CUDA=${WANT_CUDA})
 else()
   list(APPEND settings -DDROPLESS_SOURCE=${SOURCE} -DDROPLESS_CUDA=OFF -DDROPLESS_MPI=OFF
     -DDROPLESS_WARNINGS_AS_ERRORS=${WARNINGS_AS_ERRORS})  # the same flags: ccache knows the answers

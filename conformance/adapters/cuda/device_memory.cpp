@@ -136,9 +136,6 @@ class CudaMemory : public Memory {
           "holding the stream");
     return true;
   }
-  void copy_in_later(void* to, const void* host, std::size_t bytes) override {
-    copy_in(to, host, bytes);
-  }
   void wait() override {
     const std::lock_guard lock(mutex_);
     finish();

@@ -59,11 +59,11 @@ void run_order(CaseRun& run) {
     call.x->overwrite(wrong);
     const bool held = memory->hold(held_milliseconds);
     const auto start = std::chrono::steady_clock::now();
-    memory->copy_in_later(call.x->tensor()->data, right.data(), right.size());
+    memory->copy_in(call.x->tensor()->data, right.data(), right.size());
     call.waits = false;
     forward_and_backward(call, queued);
     call.waits = true;
-    memory->copy_in_later(call.x->tensor()->data, wrong.data(), wrong.size());
+    memory->copy_in(call.x->tensor()->data, wrong.data(), wrong.size());
     waited = held && std::chrono::steady_clock::now() - start >
                          std::chrono::milliseconds(held_milliseconds * 9 / 10);
     memory->wait();
