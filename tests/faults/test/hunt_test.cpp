@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "conformance/cases/selection.h"
 #include "conformance/runner/fault_hunt.h"
 #include "tests/faults/planted.h"
 #include "tests/faults/tensors.h"
@@ -14,7 +15,6 @@ namespace {
 using conformance::CaseId;
 using conformance::FaultEntry;
 using conformance::Tier;
-using conformance::value_of;
 
 FaultEntry entry(std::string name, std::vector<std::string> clauses) {
   FaultEntry fault;
@@ -59,7 +59,7 @@ TEST(CasesForAFault, BringEveryValueOfAParameterEarly) {
   const auto cases = cases_for(conformance::registry(), entry("exchange.any", {"EXCHANGE-5a"}),
                                Tier::standard, true);
   const auto many_ranks = std::find_if(cases.begin(), cases.end(), [](const CaseId& id) {
-    return id.family == "exchange.plan" && value_of(id.values, "ranks") == "130";
+    return id.family == "exchange.plan" && conformance::value_of(id.values, "ranks") == "130";
   });
   ASSERT_NE(many_ranks, cases.end());
   EXPECT_LT(many_ranks - cases.begin(), 50);
