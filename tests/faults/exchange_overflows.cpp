@@ -32,16 +32,7 @@ Index capacity_of(const Seat& seat) {
 }
 
 void add_errors(std::vector<Fault>& faults) {
-  const auto add = [&](const char* name, const char* provenance, const char* symptom,
-                       const char* trigger, std::vector<std::string> clauses,
-                       void (*plant)(Planted&)) {
-    faults.push_back({.name = name,
-                      .provenance = provenance,
-                      .symptom = symptom,
-                      .trigger = trigger,
-                      .clauses = std::move(clauses),
-                      .plant = plant});
-  };
+  const auto add = adder(faults);
   add("exchange.silent_truncation", "operator O19: a check that cannot fire",
       "rows that do not fit are dropped, and the plan succeeds", "one row above the capacity",
       {"EXCHANGE-10a"}, [](Planted& planted) {
@@ -211,16 +202,7 @@ void add_drops(std::vector<Fault>& faults) {
 }
 
 void add_checks(std::vector<Fault>& faults) {
-  const auto add = [&](const char* name, const char* provenance, const char* symptom,
-                       const char* trigger, std::vector<std::string> clauses,
-                       void (*plant)(Planted&)) {
-    faults.push_back({.name = name,
-                      .provenance = provenance,
-                      .symptom = symptom,
-                      .trigger = trigger,
-                      .clauses = std::move(clauses),
-                      .plant = plant});
-  };
+  const auto add = adder(faults);
   add("exchange.last_step_not_checked", "operator O19: a check that is missing",
       "an overflow after the last period is never reported", "steps that no period divides",
       {"EXCHANGE-11a", "EXCHANGE-11b"}, [](Planted& planted) {

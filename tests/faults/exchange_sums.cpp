@@ -296,16 +296,7 @@ void add_weights(std::vector<Fault>& faults) {
 }
 
 void add_dispatch_backward(std::vector<Fault>& faults) {
-  const auto add = [&](const char* name, const char* provenance, const char* symptom,
-                       const char* trigger, std::vector<std::string> clauses,
-                       void (*plant)(Planted&)) {
-    faults.push_back({.name = name,
-                      .provenance = provenance,
-                      .symptom = symptom,
-                      .trigger = trigger,
-                      .clauses = std::move(clauses),
-                      .plant = plant});
-  };
+  const auto add = adder(faults);
   add("exchange.gradient_of_gather_is_a_slice", "Automodel 1260",
       "the gradient of a token lacks what other ranks have computed", "two ranks",
       {"EXCHANGE-7d", "EXCHANGE-7a", "EXCHANGE-6d"}, [](Planted& planted) {
@@ -403,16 +394,7 @@ void add_dispatch_backward(std::vector<Fault>& faults) {
 }
 
 void add_combine_backward(std::vector<Fault>& faults) {
-  const auto add = [&](const char* name, const char* provenance, const char* symptom,
-                       const char* trigger, std::vector<std::string> clauses,
-                       void (*plant)(Planted&)) {
-    faults.push_back({.name = name,
-                      .provenance = provenance,
-                      .symptom = symptom,
-                      .trigger = trigger,
-                      .clauses = std::move(clauses),
-                      .plant = plant});
-  };
+  const auto add = adder(faults);
   add("exchange.row_gradients_without_weights", "operator O16: no backward twin",
       "d_rows is the dispatch of d_y, without the weights of the combine", "a weighted combine",
       {"EXCHANGE-7c", "EXCHANGE-7d"}, [](Planted& planted) {

@@ -34,6 +34,19 @@ struct Fault {
   std::string reason;  // why not, where plant is null
 };
 
+// A fault in one call: add(name, provenance, symptom, trigger, clauses, plant).
+inline auto adder(std::vector<Fault>& faults) {
+  return [&faults](const char* name, const char* provenance, const char* symptom,
+                   const char* trigger, std::vector<std::string> clauses, void (*plant)(Planted&)) {
+    faults.push_back({.name = name,
+                      .provenance = provenance,
+                      .symptom = symptom,
+                      .trigger = trigger,
+                      .clauses = std::move(clauses),
+                      .plant = plant});
+  };
+}
+
 // Every fault, stage by stage. Throws std::logic_error when a name occurs twice or an entry is
 // incomplete.
 const std::vector<Fault>& all_faults();

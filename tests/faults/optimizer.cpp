@@ -74,16 +74,7 @@ double bf16_truncated(double value) {
 }
 
 void add_formula(std::vector<Fault>& faults) {
-  const auto add = [&](const char* name, const char* provenance, const char* symptom,
-                       const char* trigger, std::vector<std::string> clauses,
-                       void (*plant)(Planted&)) {
-    faults.push_back({.name = name,
-                      .provenance = provenance,
-                      .symptom = symptom,
-                      .trigger = trigger,
-                      .clauses = std::move(clauses),
-                      .plant = plant});
-  };
+  const auto add = adder(faults);
   add("optimizer.decay_in_the_gradient",
       "operator O17: the neighbouring mode (L2 for decoupled decay)",
       "weight decay passes through the moments", "weight decay", {"OPTIMIZER-1c", "OPTIMIZER-1a"},
@@ -221,16 +212,7 @@ void add_scale(std::vector<Fault>& faults) {
 }
 
 void add_formats(std::vector<Fault>& faults) {
-  const auto add = [&](const char* name, const char* provenance, const char* symptom,
-                       const char* trigger, std::vector<std::string> clauses,
-                       void (*plant)(Planted&)) {
-    faults.push_back({.name = name,
-                      .provenance = provenance,
-                      .symptom = symptom,
-                      .trigger = trigger,
-                      .clauses = std::move(clauses),
-                      .plant = plant});
-  };
+  const auto add = adder(faults);
   add("optimizer.bf16_weight_truncated", "numerics: output truncated, not RNE",
       "weights drift towards zero", "bf16 weights", {"OPTIMIZER-1d", "OPTIMIZER-1e"},
       [](Planted& planted) {

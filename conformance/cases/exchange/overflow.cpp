@@ -63,7 +63,7 @@ std::vector<std::vector<Index>> ids_with_demand(const World& world, Index target
   const auto elsewhere = [&](Index token) {
     if (settings.ranks == 1) return;
     const Index others = settings.num_experts - slots;
-    out.assign(token, slots + (token * 5 + 1) % others);
+    out.assign(token, slots + (token + 1) % others);  // in turns: no other rank gets more
   };
   if (world.flat()) {
     for (Index token = 0; token < out.tokens(); ++token) {

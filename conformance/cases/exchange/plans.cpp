@@ -15,6 +15,8 @@ void require_load(World& world, const Routing& routing) {
   const bool nothing = share == "none" || load == "all_empty" || world.settings.max_tokens < 8 ||
                        (world.ranks == 1 && (share == "none_on_first" || load == "not_to_self" ||
                                              load == "one_rank")) ||
+                       (load == "tile_edge" &&  // the smallest is 15 rows
+                        world.settings.max_tokens * world.settings.top_k < 15) ||
                        std::isdigit(static_cast<unsigned char>(load[0])) != 0;
   if (nothing) return;
   const reference::ExchangePlan& plan = routing.plan;

