@@ -2,17 +2,20 @@
 // From the accumulators of a warpgroup (64 x 256, fp32) to memory. Rows behind the zone are not
 // written, whatever the tile holds.
 //
-// Plain bf16 and fp32 go straight from registers: wgmma leaves 2 neighbouring columns of every 8 in
-// a thread; the threads that share a row exchange them, so that each stores 16 bytes. All else goes
-// through a small piece of shared memory per warp, 32 columns at a time.
+// wgmma leaves 2 neighbouring columns of every 8 in a thread. A warp's 16 rows go through a small
+// piece of shared memory of its own, so that neighbouring threads store 128 neighbouring bytes.
+// Slower on an H200: keeping a tile in registers and storing it among the products of the next one
+// (stores and products want the same memory), and whole tiles in shared memory for the copy engine
+// (they take the place of a stage).
 #pragma once
 
+#include "optimized/cuda/grouped_gemm_ptx.cuh"
 #include "optimized/cuda/grouped_gemm_store.cuh"
 
 namespace dropless::cuda {
 
-// 16 rows of 32 columns, padded so that neither side meets a bank twice.
-struct GemmStaging {
+// 16 rows of 32 columns, padded so that neither side meets a bank twice; or 2 KiB in other shapes.
+struct alignas(128) GemmStaging {
   float sums[16][40];
 };
 
@@ -36,105 +39,103 @@ __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
 
 // 16 bytes by one instruction, which the compiler does not promise for an assignment.
 template <class Word>
-__device__ __forceinline__ void store_piece(Word* to, unsigned x, unsigned y, unsigned z,
-                                            unsigned w) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x), "r"(y), "r"(z), "r"(w)
+__device__ __forceinline__ void store_piece(Word* to, uint4 piece) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(piece.x), "r"(piece.y),
+               "r"(piece.z), "r"(piece.w)
                : "memory");
-}
-
-// Thread t of a quad brings word b of block b; it leaves with all four words of block t.
-__device__ __forceinline__ void transpose_quad(unsigned (&w)[4], int t) {
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const unsigned got = __shfl_xor_sync(~0U, t & 1 ? w[i] : w[i + 1], 1);
-    w[i] = t & 1 ? got : w[i];
-    w[i + 1] = t & 1 ? w[i + 1] : got;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const unsigned got = __shfl_xor_sync(~0U, t & 2 ? w[i] : w[i + 2], 2);
-    w[i] = t & 2 ? got : w[i];
-    w[i + 2] = t & 2 ? w[i + 2] : got;
-  }
 }
 
 __device__ __forceinline__ Index output_start(const GroupedProduct& p, const GemmTarget& at) {
   return p.ragged_k() ? at.group * p.out.group_stride : at.first * p.out.row_stride;
 }
 
-__device__ __forceinline__ void store_vectors(const GroupedProduct& p, const GemmTarget& at,
-                                              const float (&sums)[128]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, t = lane % 4;
-  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+// bf16, 64 columns at a time. A row of the piece is 128 bytes of shared memory; its 16-byte parts
+// change places with the row (xor), so that neither side meets a bank twice.
+template <bool ragged_k>
+__device__ __forceinline__ void store_bf16(const GroupedProduct& p, const GemmTarget& at,
+                                           const float (&sums)[128], GemmStaging& staged) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::uint32_t memory = ptx::shared_address(&staged);
+  const std::uint32_t put = memory + lane % 16 * 128 + ((lane / 16) ^ (lane % 8)) * 16;
+  const std::uint32_t get = memory + lane / 8 * 128 + ((lane % 8) ^ (lane / 8)) * 16;
+  const int row = at.row + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 8;
+  const int columns = static_cast<int>(p.n) - at.column - lane % 8 * 8;
+  auto* to = static_cast<__nv_bfloat16*>(p.out.data) + output_start(p, at) +
+             row * p.out.row_stride + at.column + lane % 8 * 8;
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int row = at.row + warp * 16 + lane / 4 + 8 * h;
-    const bool padding = !p.ragged_k() && row >= at.real;  // GROUPED_GEMM-2
-    auto* to = static_cast<__nv_bfloat16*>(p.out.data) + output_start(p, at) +
-               row * p.out.row_stride + at.column + 8 * t;
-    const int columns = row < at.rows ? static_cast<int>(p.n) - at.column - 8 * t : 0;
+  for (int piece = 0; piece < 4; ++piece) {
 #pragma unroll
-    for (int q = 0; q < 8; ++q) {
-      unsigned words[4];
+    for (int i = 0; i < 4; ++i) {
+      const float* from = &sums[32 * piece + 8 * i];
+      ptx::store_matrices(put ^ (32 * i), pack_bf16(from[0], from[1]), pack_bf16(from[2], from[3]),
+                          pack_bf16(from[4], from[5]), pack_bf16(from[6], from[7]));
+    }
+    __syncwarp();
+    uint4 parts[4];
 #pragma unroll
-      for (int b = 0; b < 4; ++b) {
-        const int i = 16 * q + 4 * b + 2 * h;
-        words[b] = padding ? 0U : pack_bf16(sums[i], sums[i + 1]);
-      }
-      transpose_quad(words, t);
-      if (columns > 32 * q) {
-        store_piece(to + 32 * q, words[0], words[1], words[2], words[3]);
+    for (int i = 0; i < 4; ++i) parts[i] = ptx::load_shared((get ^ (i % 2 * 64)) + 512 * i);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = row + 4 * i;
+      if (!ragged_k && r >= at.real) parts[i] = make_uint4(0, 0, 0, 0);  // GROUPED_GEMM-2
+      if (r < at.rows && columns > 64 * piece) {
+        store_piece(to + 4 * i * p.out.row_stride + 64 * piece, parts[i]);
       }
     }
   }
 }
 
-// fp32, with C added where there is one. Of two blocks of 8 columns a thread keeps the one that has
-// its parity and gets the other half of its 4 columns from its neighbour: 64 bytes a row at a time.
-template <bool adds>
-__device__ __forceinline__ void store_quads(const GroupedProduct& p, const GemmTarget& at,
-                                            const float (&sums)[128]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, t = lane % 4;
-  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-  const bool odd = t % 2 != 0;
-  const int offset = odd ? 8 + 2 * (t - 1) : 2 * t;
+// fp32, with C added where there is one, 32 columns at a time.
+template <bool ragged_k, bool adds>
+__device__ __forceinline__ void store_fp32(const GroupedProduct& p, const GemmTarget& at,
+                                           const float (&sums)[128], GemmStaging& staged) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::uint32_t memory = ptx::shared_address(&staged);
+  const std::uint32_t put =
+      memory + lane / 4 * 128 + ((lane % 4 / 2) ^ (lane / 4 % 4 * 2)) * 16 + lane % 2 * 8;
+  const std::uint32_t get = memory + lane / 8 * 128 + ((lane % 8) ^ (lane / 8 * 2)) * 16;
+  const int row = at.row + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 8;
+  const int columns = static_cast<int>(p.n) - at.column - lane % 8 * 4;
+  auto* to = static_cast<float*>(p.out.data) + output_start(p, at) + row * p.out.row_stride +
+             at.column + lane % 8 * 4;
+  const auto* c = static_cast<const float*>(p.c.data) + at.group * p.c.group_stride +
+                  row * p.c.row_stride + at.column + lane % 8 * 4;
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int row = at.row + warp * 16 + lane / 4 + 8 * h;
-    const bool padding = !p.ragged_k() && row >= at.real;  // GROUPED_GEMM-2
-    auto* to = static_cast<float*>(p.out.data) + output_start(p, at) + row * p.out.row_stride +
-               at.column + offset;
-    const auto* c = static_cast<const float*>(p.c.data) + at.group * p.c.group_stride +
-                    row * p.c.row_stride + at.column + offset;
-    const int columns = row < at.rows ? static_cast<int>(p.n) - at.column - offset : 0;
+  for (int piece = 0; piece < 8; ++piece) {
+    float4 added[4];
+    if constexpr (adds) {
 #pragma unroll
-    for (int q = 0; q < 16; q += 4) {
-      float4 added[4];
-      if constexpr (adds) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          added[j] = make_float4(0, 0, 0, 0);
-          if (columns > 16 * (q + j)) {
-            added[j] = *reinterpret_cast<const float4*>(c + 16 * (q + j));
-          }
+      for (int i = 0; i < 4; ++i) {
+        added[i] = make_float4(0, 0, 0, 0);
+        if (row + 4 * i < at.rows && columns > 32 * piece) {
+          added[i] = *reinterpret_cast<const float4*>(c + 4 * i * p.c.row_stride + 32 * piece);
         }
       }
+    }
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float* even_block = &sums[8 * (q + j) + 2 * h];
-        const float* odd_block = even_block + 4;
-        const float first = __shfl_xor_sync(~0U, odd ? even_block[0] : odd_block[0], 1);
-        const float second = __shfl_xor_sync(~0U, odd ? even_block[1] : odd_block[1], 1);
-        float4 sum = odd ? make_float4(first, second, odd_block[0], odd_block[1])
-                         : make_float4(even_block[0], even_block[1], first, second);
-        if constexpr (adds) {
-          sum.x += added[j].x, sum.y += added[j].y, sum.z += added[j].z, sum.w += added[j].w;
-        }
-        if (padding) sum = make_float4(0, 0, 0, 0);
-        if (columns > 16 * (q + j)) {
-          store_piece(to + 16 * (q + j), __float_as_uint(sum.x), __float_as_uint(sum.y),
-                      __float_as_uint(sum.z), __float_as_uint(sum.w));
-        }
+    for (int i = 0; i < 4; ++i) {
+      const float* from = &sums[16 * piece + 4 * i];
+      ptx::store_shared(put ^ (32 * i), from[0], from[1]);
+      ptx::store_shared((put ^ (32 * i)) + 1024, from[2], from[3]);
+    }
+    __syncwarp();
+    uint4 parts[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) parts[i] = ptx::load_shared(get + 512 * i);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = row + 4 * i;
+      if constexpr (adds) {
+        parts[i].x = __float_as_uint(__uint_as_float(parts[i].x) + added[i].x);
+        parts[i].y = __float_as_uint(__uint_as_float(parts[i].y) + added[i].y);
+        parts[i].z = __float_as_uint(__uint_as_float(parts[i].z) + added[i].z);
+        parts[i].w = __float_as_uint(__uint_as_float(parts[i].w) + added[i].w);
+      }
+      if (!ragged_k && r >= at.real) parts[i] = make_uint4(0, 0, 0, 0);  // GROUPED_GEMM-2
+      if (r < at.rows && columns > 32 * piece) {
+        store_piece(to + 4 * i * p.out.row_stride + 32 * piece, parts[i]);
       }
     }
   }
@@ -183,12 +184,14 @@ __device__ __forceinline__ void store_column(const GroupedProduct& p, const Gemm
   }
 }
 
+template <bool ragged_k>
 __device__ __forceinline__ void store_sums(const GroupedProduct& p, const GemmEpilogue& how,
                                            const GemmTarget& at, const float (&sums)[128],
                                            GemmStaging& staged) {
-  if (how.vectors) return store_vectors(p, at, sums);
+  if (how.vectors) return store_bf16<ragged_k>(p, at, sums, staged);
   if (how.quads) {
-    return how.adds ? store_quads<true>(p, at, sums) : store_quads<false>(p, at, sums);
+    return how.adds ? store_fp32<ragged_k, true>(p, at, sums, staged)
+                    : store_fp32<ragged_k, false>(p, at, sums, staged);
   }
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = at.row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;

@@ -60,42 +60,51 @@ struct Kernel {
   std::byte* stage_memory;
   std::uint32_t full, empty;  // addresses of the first barriers
 
+  // Neighbouring boxes of one operand, 64 apart along m or n.
+  template <int count, bool rows>
+  __device__ __forceinline__ void load(const CUtensorMap& map, std::uint32_t to, int outer, int k,
+                                       int group, std::uint32_t barrier, bool everyone) const {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const int at = outer + 64 * i;
+      ptx::load_box(to + i * box_bytes, &map, rows ? at : k, rows ? k : at, group, barrier,
+                    everyone);
+    }
+  }
+
   __device__ void produce(const CUtensorMap& a, const CUtensorMap& b, int rank) const {
     GemmUnits units(p, groups, rank);
     Ring ring;
-    const bool ragged_k = p.ragged_k();
+    const std::uint32_t memory = ptx::shared_address(stage_memory);
     for (GemmUnit unit; units.next(unit);) {
       const int first = groups.first[unit.group];
-      const int row = ragged_k ? unit.row : first + unit.row;
-      for (int k = 0; k < unit.depth; k += gemm_tile_k, ring.advance()) {
+      const int row = a_rows ? unit.row : first + unit.row;
+      const int group = a_rows || p.fault.is(Fault::operand_of_first_group) ? 0 : unit.group;
+      int k = a_rows ? first : 0;
+      const int end = k + unit.depth;
+      for (; k < end; k += gemm_tile_k, ring.advance()) {
         const std::uint32_t barrier = full + 8 * ring.stage;
-        const std::uint32_t to = ptx::shared_address(stage_memory + ring.stage * stage_bytes);
+        const std::uint32_t to = memory + ring.stage * stage_bytes;
         ptx::wait(empty + 8 * ring.stage, ring.parity ^ 1);
         ptx::expect_bytes(barrier, stage_bytes);
-        const int ka = ragged_k ? first + k : k;
         // Both blocks of a cluster need the same part of one operand: each loads half for both.
-        const int first_a = unit.shares_b ? 0 : rank, last_a = unit.shares_b ? 2 : rank + 1;
-#pragma unroll 1
-        for (int i = first_a; i < last_a; ++i) {
-          const int outer = row + 64 * i;
-          ptx::load_box(to + i * box_bytes, &a, a_rows ? outer : ka, a_rows ? ka : outer, 0,
-                        barrier, !unit.shares_b);
-        }
-        const int first_b = unit.shares_b ? 2 * rank : 0, last_b = unit.shares_b ? first_b + 2 : 4;
-#pragma unroll 1
-        for (int i = first_b; i < last_b; ++i) {
-          const int outer = unit.column + 64 * i;
-          ptx::load_box(to + (2 + i) * box_bytes, &b, b_rows ? outer : ka, b_rows ? ka : outer,
-                        ragged_k || p.fault.is(Fault::operand_of_first_group) ? 0 : unit.group,
-                        barrier, unit.shares_b);
+        if (unit.shares_b) {
+          load<2, a_rows>(a, to, row, k, 0, barrier, false);
+          load<2, b_rows>(b, to + (2 + 2 * rank) * box_bytes, unit.column + 128 * rank, k, group,
+                          barrier, true);
+        } else {
+          load<1, a_rows>(a, to + rank * box_bytes, row + 64 * rank, k, 0, barrier, true);
+          load<4, b_rows>(b, to + 2 * box_bytes, unit.column, k, group, barrier, false);
         }
       }
     }
   }
 
+  // This warp has read the stage. Every warp says so for itself: what it waited for are its own
+  // products, and the warps of a warpgroup may drift apart while they store a tile.
   __device__ void release(int stage) const {
-    const std::uint32_t thread = threadIdx.x % 128;
-    if (thread < 2) ptx::arrive_at(empty + 8 * stage, thread);
+    const std::uint32_t lane = threadIdx.x % 32;
+    if (lane < 2) ptx::arrive_at(empty + 8 * stage, lane);
   }
 
   // Steps through a unit without computing: this warpgroup's rows do not exist.
@@ -106,8 +115,9 @@ struct Kernel {
     }
   }
 
-  __device__ __forceinline__ void accumulate(const GemmUnit& unit, Ring& ring, int half,
-                                             float (&sums)[128]) const {
+  // The products of a unit. The last ones may still run; returned is the stage that they read.
+  __device__ __forceinline__ int accumulate(const GemmUnit& unit, Ring& ring, int half,
+                                            float (&sums)[128]) const {
     constexpr std::uint64_t step_a = (a_rows ? 16 * 128 : 32) >> 4;
     constexpr std::uint64_t step_b = (b_rows ? 16 * 128 : 32) >> 4;
     int previous = -1;
@@ -136,9 +146,7 @@ struct Kernel {
       previous = ring.stage;
       ring.advance();
     }
-    ptx::multiply_wait<0>();
-    ptx::keep_in_place(sums);
-    if (previous >= 0) release(previous);
+    return previous;
   }
 
   __device__ void consume(const GemmEpilogue& how, int rank) const {
@@ -146,7 +154,8 @@ struct Kernel {
     Ring ring;
     const int half = static_cast<int>(threadIdx.x) / 128 - 1;
     const bool ragged_k = p.ragged_k();
-    for (GemmUnit unit; units.next(unit);) {
+    GemmUnit unit, next;
+    for (bool more = units.next(unit); more; unit = next) {
       const int g = unit.group, row = unit.row + 64 * half;
       int rows = groups.rows[g];
       const int real = groups.real[g];
@@ -156,19 +165,26 @@ struct Kernel {
       if (p.fault.is(Fault::padding_unwritten) && !ragged_k) rows = min(rows, real);
       const bool computes = unit.column < p.n && row < (ragged_k ? rows : real) && unit.depth > 0 &&
                             !(p.fault.is(Fault::half_tile_skipped) && half == 1);
+      const bool writes = unit.column < p.n && !(ragged_k && unit.depth == 0 && p.keeps_empty());
+      const GemmTarget at = {g, groups.first[g], rows, real, row, unit.column};
       float sums[128];
-#pragma unroll
-      for (int i = 0; i < 128; ++i) {
-        sums[i] = p.fault.is(Fault::stale_accumulator) && unit.depth == 0 ? 1.0F : 0.0F;
-      }
       if (computes) {
-        accumulate(unit, ring, half, sums);
+        ptx::undefined(sums);  // the first products do not read them
+        const int last = accumulate(unit, ring, half, sums);
+        more = units.next(next);  // while the last products run
+        ptx::multiply_wait<0>();
+        ptx::keep_in_place(sums);
+        release(last);
+        if (writes) store_sums<a_rows>(p, how, at, sums, staging[threadIdx.x / 32 - 4]);
       } else {
         skip(unit, ring);
+#pragma unroll
+        for (int i = 0; i < 128; ++i) {
+          sums[i] = p.fault.is(Fault::stale_accumulator) && unit.depth == 0 ? 1.0F : 0.0F;
+        }
+        more = units.next(next);
+        if (writes) store_sums<a_rows>(p, how, at, sums, staging[threadIdx.x / 32 - 4]);
       }
-      if (unit.column >= p.n || (ragged_k && unit.depth == 0 && p.keeps_empty())) continue;
-      store_sums(p, how, {g, groups.first[g], rows, real, row, unit.column}, sums,
-                 staging[threadIdx.x / 32 - 4]);
     }
   }
 };
@@ -189,7 +205,7 @@ __global__ void __launch_bounds__(block_threads, 1)
   if (thread == 0) {
     for (int s = 0; s < stages; ++s) {
       ptx::barrier_init(full + 8 * s, 1);
-      ptx::barrier_init(empty + 8 * s, 4);  // two warpgroups of both blocks
+      ptx::barrier_init(empty + 8 * s, 16);  // eight warps of both blocks
     }
     ptx::fence_barrier_init();
     ptx::prefetch_map(&a), ptx::prefetch_map(&b);
@@ -203,11 +219,11 @@ __global__ void __launch_bounds__(block_threads, 1)
   __syncthreads();
   const Kernel<a_rows, b_rows> kernel{p, shared.groups, shared.staging, stage_memory, full, empty};
   if (thread < 128) {
-    ptx::give_registers<56>();
+    ptx::give_registers<40>();
     if (thread == 0) kernel.produce(a, b, rank);
     __syncwarp();
   } else {
-    ptx::take_registers<224>();
+    ptx::take_registers<232>();
     kernel.consume(how, rank);
   }
   ptx::cluster_sync();  // nobody leaves while the other block may still write here

@@ -73,6 +73,28 @@ __device__ __forceinline__ void wait(std::uint32_t barrier, std::uint32_t parity
   }
 }
 
+// Four matrices of 8 x 8 16-bit elements, as wgmma leaves them in registers (two neighbours of a
+// row per thread); the lanes 8 i .. 8 i + 7 hold the addresses of the rows of matrix i.
+__device__ __forceinline__ void store_matrices(std::uint32_t row, unsigned a, unsigned b,
+                                               unsigned c, unsigned d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+__device__ __forceinline__ void store_shared(std::uint32_t to, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
+
+__device__ __forceinline__ uint4 load_shared(std::uint32_t from) {
+  uint4 words;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(from)
+               : "memory");
+  return words;
+}
+
 // Copies a box that begins at (x, y, z) of the tensor; into both blocks of the cluster where
 // `everyone`. Its bytes are counted by the barrier (of each block that receives them).
 __device__ __forceinline__ void load_box(std::uint32_t to, const CUtensorMap* map, int x, int y,
@@ -158,6 +180,12 @@ __device__ __forceinline__ void multiply(float (&d)[128], std::uint64_t a, std::
         "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
         "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
       : "l"(a), "l"(b), "r"(accumulate), "n"(transposed_a), "n"(transposed_b));
+}
+
+// Registers that hold anything.
+__device__ __forceinline__ void undefined(float (&sums)[128]) {
+#pragma unroll
+  for (int i = 0; i < 128; ++i) asm volatile("" : "=f"(sums[i]));
 }
 
 // Nothing that reads the sums moves above: read among the products they would be waited for after
