@@ -53,12 +53,13 @@ void run_groups(CaseRun& run) {
   const bool summed = run.word("group_score") == "top_sum";
   data.settings.group_score = summed ? DROPLESS_GROUP_SCORE_TOP_SUM : DROPLESS_GROUP_SCORE_MAX;
   data.tokens = 65;
-  data.bias = bias_of_kind(run.word("bias"), data.settings, random);
   const Index width = std::min(group_width(data.settings, run.profile()), size);
   const bool limited = data.settings.kept_groups < groups && size > 1;
   bool matters = false, differ = false;
-  // Where few selections change for most draws, others are drawn.
+  // Where few selections change for most draws, others are drawn, and another bias with them: one
+  // that is larger than all differences of scores decides alone.
   for (int attempt = 0; attempt < 40 && !(matters && differ); ++attempt) {
+    data.bias = bias_of_kind(run.word("bias"), data.settings, random);
     draw_clear_rows(run, data, normal_row(data, random, 1.5));
     RoutingData other = data;
     other.settings.num_groups = other.settings.kept_groups = 1;
