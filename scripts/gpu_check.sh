@@ -97,7 +97,7 @@ build_all() {
     -DDROPLESS_MPI=OFF -DDROPLESS_LIBFUZZER=OFF -DDROPLESS_QUICK_BUILD=ON -DDROPLESS_CHECK_CLAUSES=OFF \
     ${DROPLESS_ARCHITECTURES:+"-DDROPLESS_CUDA_WANTED=$DROPLESS_ARCHITECTURES"} || return
   local targets=(dropless)
-  if wanted tests || wanted bench; then targets+=(gpu_programs); fi
+  if wanted tests; then targets+=(gpu_programs); fi
   cmake --build "$build" -j "$jobs" --target "${targets[@]}"
 }
 
@@ -114,19 +114,9 @@ sanitize() {
 }
 
 bench_all() {
-  local program code=0 any=""
-  for program in "$build"/tests/cuda/dropless_cuda_*; do
-    [[ -x $program && -f $program ]] || continue
-    any=1
-    echo "--- $(basename "$program")"
-    "$program" || code=1
-  done
-  [[ -n $any ]] || echo "no timing program was built"
-  if python3 -c 'import torch' 2>/dev/null; then
-    echo "--- peer: torch"
-    python3 "$root/scripts/torch_layer_peer.py" || echo "the peer did not run"
-  fi
-  return $code
+  rm -f "$out/bench.json"
+  "$tool" bench -i "$implementation" --json "$out/bench.json" \
+    --peer "python3 '$root/scripts/torch_peer.py'" # which says so where torch is not installed
 }
 
 {
@@ -144,7 +134,7 @@ bench_all() {
 
 # `timeout` runs programs only: functions go through a shell of their own.
 export -f wanted build_all sanitize bench_all
-export parts build root jobs tool implementation sanitizer_shard
+export parts build root jobs tool implementation sanitizer_shard out
 
 lines=25 part build bash -c build_all
 if [[ ! -x $tool ]]; then

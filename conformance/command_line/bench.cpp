@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // dropless bench: how fast an implementation is, each operation beside a peer in the same run.
+#include "conformance/command_line/bench.h"
+
 #include <fmt/format.h>
 
 #include <fstream>
@@ -10,7 +12,6 @@
 
 #include "conformance/adapters/load.h"
 #include "conformance/benchmarks/comparison.h"
-#include "conformance/command_line/session.h"
 #include "conformance/report/build_info.h"
 #include "conformance/report/machine.h"
 #include "conformance/runner/supervisor.h"
@@ -20,11 +21,6 @@ namespace dropless::conformance {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-struct BenchWishes {
-  std::string implementation = "cpu", filter, json;
-  std::optional<std::string> threads, repetitions, seconds;
-};
 
 Json as_json(const std::vector<BenchResult>& results) {
   Json all = Json::array();
@@ -63,39 +59,56 @@ void probe(const BenchWishes& wishes, Session& session) {
   static_cast<void>(Supervisor(options).probe());
 }
 
-void run_bench(const BenchWishes& wishes, Session& session) {
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  const int threads = wishes.threads
-                          ? static_cast<int>(whole_number("--threads", *wishes.threads, 1, 4096))
-                          : cores;
-  BenchOptions options;
-  options.filter = wishes.filter;
+std::ofstream record_of(const BenchWishes& wishes) {
+  std::ofstream file;
+  if (wishes.json.empty()) return file;
+  if (std::ifstream(wishes.json)) {
+    throw UsageError(fmt::format("--json {}: the file exists; name a new one", wishes.json));
+  }
+  file.open(wishes.json);
+  if (!file) {
+    throw UsageError(
+        fmt::format("--json {}: cannot be written; name a file in a folder that "
+                    "exists",
+                    wishes.json));
+  }
+  return file;
+}
+
+BenchNumbers numbers_of(const BenchWishes& wishes) {
+  BenchNumbers numbers;
+  if (wishes.threads) {
+    numbers.threads = static_cast<int>(whole_number("--threads", *wishes.threads, 1, 4096));
+  }
   if (wishes.repetitions) {
-    options.repetitions =
+    numbers.repetitions =
         static_cast<int>(whole_number("--repetitions", *wishes.repetitions, 1, 1000));
   }
-  if (wishes.seconds) {
-    options.minimum_seconds = positive_number("--seconds", *wishes.seconds, 3600);
-  }
-  std::ofstream file;
-  if (!wishes.json.empty()) {
-    if (std::ifstream(wishes.json)) {
-      throw UsageError(fmt::format("--json {}: the file exists; name a new one", wishes.json));
-    }
-    file.open(wishes.json);
-    if (!file) {
-      throw UsageError(
-          fmt::format("--json {}: cannot be written; name a file in a folder that "
-                      "exists",
-                      wishes.json));
-    }
-  }
+  if (wishes.seconds) numbers.seconds = positive_number("--seconds", *wishes.seconds, 3600);
+  if (wishes.rest) numbers.rest = positive_number("--rest", *wishes.rest, 60);
+  return numbers;
+}
+
+void run_bench(const BenchWishes& wishes, Session& session) {
+  const BenchNumbers numbers = numbers_of(wishes);
+  std::ofstream file = record_of(wishes);
   probe(wishes, session);
   const LoadedImplementation loaded = load_implementation(wishes.implementation);
   if (loaded.table().memory_space != DROPLESS_HOST) {
-    throw UsageError(
-        "bench times host memory; for a GPU run scripts/gpu_check.sh --parts build,bench");
+    return bench_device(wishes, numbers, session, loaded, file);
   }
+  if (wishes.peer || wishes.rest) {
+    throw UsageError(
+        fmt::format("{} is for implementations in device memory, and {} is in host memory; "
+                    "leave it out",
+                    wishes.peer ? "--peer" : "--rest", wishes.implementation));
+  }
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int threads = numbers.threads.value_or(cores);
+  BenchOptions options;
+  options.filter = wishes.filter;
+  options.repetitions = numbers.repetitions.value_or(options.repetitions);
+  options.minimum_seconds = numbers.seconds.value_or(options.minimum_seconds);
   std::vector<std::string> not_offered;
   auto all = comparisons(loaded.table(), threads, not_offered);
   if (wishes.implementation == "cpu") add_exchange(all, expert_major_exchange(), not_offered);
@@ -132,13 +145,28 @@ void add_bench(CLI::App& app, Session& session) {
       ->type_name("NAME|FILE");
   command->add_option("--filter", wishes->filter, "only names that contain this")
       ->type_name("TEXT");
-  command->add_option("--threads", wishes->threads, "threads of both sides (default: cores)")
+  command
+      ->add_option("--threads", wishes->threads,
+                   "threads of both sides (default: cores; in device memory the implementation's)")
       ->type_name("N");
   command
-      ->add_option("--repetitions", wishes->repetitions, "of which medians are taken (default: 9)")
+      ->add_option("--repetitions", wishes->repetitions,
+                   "of which medians are taken (default: 9, in device memory 15)")
       ->type_name("N");
-  command->add_option("--seconds", wishes->seconds, "least time of a repetition (default: 0.1)")
+  command
+      ->add_option("--seconds", wishes->seconds,
+                   "least time of a repetition (default: 0.1, in device memory 0.002)")
       ->type_name("SECONDS");
+  command
+      ->add_option("--rest", wishes->rest,
+                   "in device memory: pause before each repetition, since a chip lowers its clock "
+                   "under steady load (default: none)")
+      ->type_name("SECONDS");
+  command
+      ->add_option("--peer", wishes->peer,
+                   "in device memory: a command that times the same operations when asked, such as "
+                   "'python3 scripts/torch_peer.py'")
+      ->type_name("COMMAND");
   command->add_option("--json", wishes->json, "also write a record; must not exist")
       ->type_name("FILE");
   command->callback([wishes, &session] { run_bench(*wishes, session); });
