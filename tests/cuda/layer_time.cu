@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a whole layer takes, forward and backward, called one after the other and as a captured
-// graph: a slice of DeepSeek-V3 with 32 local experts, on random data. scripts/torch_layer_peer.py
+// graph: a slice of DeepSeek-V3 with 32 local experts, on random data. scripts/torch_peer.py
 // times the same layer in PyTorch.
 //
 //     dropless_cuda_layer [tokens]          default 4096; 77 where no GPU is (skipped)

@@ -257,6 +257,11 @@ void provide_device_memory() {
   if (const std::string why = no_gpu_because(); !why.empty()) throw UsageError(why);
   try {
     memory = std::make_shared<CudaMemory>();
+  } catch (const std::bad_alloc&) {
+    throw UsageError(
+        "the GPU has not enough free memory for the buffers of a case; see nvidia-smi for who "
+        "holds "
+        "it, or choose another one with CUDA_VISIBLE_DEVICES");
   } catch (const std::exception& error) {
     throw UsageError(fmt::format("the GPU cannot be used ({})", error.what()));
   }
