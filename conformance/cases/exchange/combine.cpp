@@ -30,7 +30,9 @@ void require_sums(World& world, const Routing& routing, const reference::Combine
   for (const double value : expected.exact.value) {
     inexact += tolerances::round_to(DROPLESS_BF16, value) != value;
   }
-  world.run.judge().require(inexact > 0, "some sum does not fit into bf16");
+  constexpr std::size_t enough = 64;  // of a few small integers every one may fit
+  world.run.judge().require(inexact > 0 || expected.exact.value.size() < enough,
+                            "some sum does not fit into bf16");
 }
 
 void run_sums(CaseRun& run) {
