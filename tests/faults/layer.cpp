@@ -2,7 +2,6 @@
 // Faults of the layer's forward pass; gradients and state are in layer_backward.cpp.
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "tests/faults/layers.h"
 #include "tests/faults/refusals.h"
@@ -279,19 +278,11 @@ void add_routing_of_the_layer(std::vector<Fault>& faults) {
                     .clauses = {"LAYER-1a"},
                     .plant = [](Planted& planted) {
                       planted.around<&Table::layer_forward>([](const auto& next, Forward& a) {
-                        static std::map<const void*, Copy> cache;
+                        static Remembered weights;
                         LayerParts parts;
                         if (!parts.take(a) || !has_elements(parts.parameters.down)) return next(a);
-                        const dropless_tensor* down = parts.parameters.down;
-                        const auto known = cache.try_emplace(down->data, down).first;
-                        const dropless_tensor* copy = known->second.tensor();
-                        const bool same_shape =
-                            copy->dtype == down->dtype && view(copy).size() == view(down).size();
-                        // Another matrix: the cache is of no use.
-                        if (same_shape) {
-                          parts.parameters.down = copy;
-                          parts.put_into(a);
-                        }
+                        parts.parameters.down = weights.of(parts.parameters.down);
+                        parts.put_into(a);
                         return next(a);
                       });
                     }});

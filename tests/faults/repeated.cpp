@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults of the kinds that four faults of later.cpp showed the suite to miss: results that are kept
 // by address, and steps that are left out because a factor is zero; and a NaN that is swept away.
-#include <map>
 #include <utility>
 
 #include "tests/faults/products.h"
@@ -9,24 +8,6 @@
 
 namespace dropless::faults {
 namespace {
-
-// The first contents that were seen at an address, as long as the shape stays the same.
-class Remembered {
- public:
-  const dropless_tensor* of(const dropless_tensor* tensor) {
-    if (!has_elements(tensor)) return tensor;
-    const auto known = copies_.try_emplace(tensor->data, tensor).first;
-    const dropless_tensor* copy = known->second.tensor();
-    bool same = copy->dtype == tensor->dtype && copy->rank == tensor->rank;
-    for (int axis = 0; same && axis < copy->rank; ++axis) {
-      same = copy->shape[axis] == tensor->shape[axis];
-    }
-    return same ? copy : tensor;
-  }
-
- private:
-  std::map<const void*, Copy> copies_;
-};
 
 // The output is as before the call.
 template <class Args, class NextCall>

@@ -95,4 +95,19 @@ double bf16(double value) {
   return round_to(DROPLESS_BF16, value);
 }
 
+const dropless_tensor* Remembered::of(const dropless_tensor* tensor) {
+  if (!has_elements(tensor)) return tensor;
+  const dropless_tensor* copy = copies_.try_emplace(tensor->data, tensor).first->second.tensor();
+  bool same = copy->dtype == tensor->dtype && copy->rank == tensor->rank;
+  for (int axis = 0; same && axis < copy->rank; ++axis) {
+    same = copy->shape[axis] == tensor->shape[axis];
+  }
+  return same ? copy : anew(tensor);
+}
+
+const dropless_tensor* Remembered::anew(const dropless_tensor* tensor) {
+  copies_.erase(tensor->data);
+  return copies_.try_emplace(tensor->data, tensor).first->second.tensor();
+}
+
 }  // namespace dropless::faults

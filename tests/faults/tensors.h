@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 namespace dropless::faults {
@@ -68,6 +69,18 @@ class Copy {
   bool readable_;
   dropless_tensor copy_{};
   std::vector<std::byte> bytes_;
+};
+
+// A cache by address: what was first seen there, as long as shape and dtype stay the same. Another
+// tensor at the address takes the entry over.
+class Remembered {
+ public:
+  // The tensor itself where it has no elements.
+  const dropless_tensor* of(const dropless_tensor* tensor);
+  const dropless_tensor* anew(const dropless_tensor* tensor);
+
+ private:
+  std::map<const void*, Copy> copies_;
 };
 
 // An operand with other values or scales.
