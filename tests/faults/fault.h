@@ -31,7 +31,7 @@ struct Fault {
   std::vector<std::string> clauses;   // expected to name it, the most telling one first
   void (*plant)(Planted&) = nullptr;  // null: no CPU with one rank shows it
   Visibility visibility = Visibility::cpu;
-  std::string reason;  // why not, where plant is null
+  std::string reason = {};  // why not, where plant is null
 };
 
 // A fault in one call: add(name, provenance, symptom, trigger, clauses, plant).
