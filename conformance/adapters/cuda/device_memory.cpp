@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "conformance/adapters/cuda/check.h"
 #include "conformance/cases/case_id.h"
 #include "conformance/judge/memory.h"
 #include "optimized/cuda/implementation.h"
@@ -27,14 +28,6 @@ constexpr std::size_t alignment = 256;
 constexpr std::size_t staging_bytes = std::size_t{4} << 20;  // to the device
 constexpr std::size_t mirror_bytes = std::size_t{4} << 20;   // from the device
 constexpr std::size_t arena_chunk = std::size_t{64} << 20;
-
-void check(cudaError_t error, std::string_view what) {
-  if (error == cudaSuccess) return;
-  cudaGetLastError();
-  if (error == cudaErrorMemoryAllocation) throw std::bad_alloc();
-  throw DeviceFailure(
-      fmt::format("{}: {}, {}", what, cudaGetErrorName(error), cudaGetErrorString(error)));
-}
 
 std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);

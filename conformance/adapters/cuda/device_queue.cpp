@@ -9,19 +9,12 @@
 #include <new>
 #include <stdexcept>
 
+#include "conformance/adapters/cuda/check.h"
 #include "conformance/adapters/device_memory.h"
 #include "conformance/judge/memory.h"
 
 namespace dropless::conformance {
 namespace {
-
-void check(cudaError_t error, std::string_view what) {
-  if (error == cudaSuccess) return;
-  cudaGetLastError();
-  if (error == cudaErrorMemoryAllocation) throw std::bad_alloc();
-  throw DeviceFailure(
-      fmt::format("{}: {}, {}", what, cudaGetErrorName(error), cudaGetErrorString(error)));
-}
 
 class CudaQueue : public DeviceQueue {
  public:
