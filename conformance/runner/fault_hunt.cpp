@@ -65,16 +65,21 @@ class Hunter {
       hunt_.tier = hunt_.killer ? hunt_.tier : tier;
       const std::vector<CaseId> cases = cases_for(registry(), hunt_.fault, tier, options_.alone);
       if (!cases.empty()) run(cases, tier);
-      if (is_enough()) break;
+      if (is_killed_as_asked()) break;
     }
     hunt_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return std::move(hunt_);
   }
 
  private:
-  [[nodiscard]] bool is_enough() const {
+  [[nodiscard]] bool is_killed_as_asked() const {
     if (!hunt_.killer || options_.every_case) return false;
     return !options_.until_two_clauses || hunt_.clauses.size() > 1;
+  }
+  // Inside a tier: the clause that is named first gets its turn too, before two others settle it.
+  [[nodiscard]] bool is_enough() const {
+    return is_killed_as_asked() &&
+           (!options_.until_two_clauses || hunt_.clauses.contains(hunt_.fault.clauses.front()));
   }
 
   void run(const std::vector<CaseId>& cases, Tier tier) {

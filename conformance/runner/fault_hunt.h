@@ -21,7 +21,8 @@ struct HuntOptions {
                                                             // nothing
   bool alone = false;       // only cases of the first named clause, and only it can kill
   bool every_case = false;  // go on after the first kill, to learn which clauses see the fault
-  // Go on until a second clause has seen it: a clause is needed when only it sees a fault.
+  // Go on until a second clause has seen it: a clause is needed when only it sees a fault. In the
+  // tier of the kill also until the clause that is named first has seen it.
   bool until_two_clauses = false;
   int threads = 1;
   double timeout_seconds = 60;

@@ -22,12 +22,6 @@ constexpr auto combine = &Table::exchange_combine;
 
 constexpr double late = 0.005;  // seconds
 
-// Whoever waits in vain gives up after a second, so that a hunt does not take long.
-void impatient(Exchanges& exchanges) {
-  exchanges.settings(
-      [](dropless_exchange_settings& s) { s.timeout_seconds = std::min(s.timeout_seconds, 1.0); });
-}
-
 dropless_status fails(dropless_call* call, const char* why, dropless_status status) {
   std::strncpy(call->message, why, sizeof call->message - 1);
   return status;
@@ -41,7 +35,7 @@ void add_empty(std::vector<Fault>& faults) {
                     .clauses = {"EXCHANGE-8a"},
                     .plant = [](Planted& planted) {
                       Exchanges exchanges(planted);
-                      impatient(exchanges);
+                      exchanges.impatient();
                       exchanges.around<dispatch>(
                           [](const auto& next, Dispatch& a, Seat& seat) -> dropless_status {
                             const dropless_status status = next(a);
@@ -57,7 +51,7 @@ void add_empty(std::vector<Fault>& faults) {
                     .clauses = {"EXCHANGE-8a", "EXCHANGE-1a"},
                     .plant = [](Planted& planted) {
                       Exchanges exchanges(planted);
-                      impatient(exchanges);
+                      exchanges.impatient();
                       exchanges.around<dispatch>(
                           [](const auto& next, Dispatch& a, Seat& seat) -> dropless_status {
                             return seat.tokens() == 0 ? DROPLESS_OK : next(a);
@@ -203,7 +197,7 @@ void add_stale(std::vector<Fault>& faults) {
                     .clauses = {"EXCHANGE-12c", "GENERAL-1"},
                     .plant = [](Planted& planted) {
                       Exchanges exchanges(planted);
-                      impatient(exchanges);
+                      exchanges.impatient();
                       exchanges.around<plan>([](const auto& next, Plan& a, Seat& seat) {
                         const dropless_status status = next(a);
                         seat.mark = status == DROPLESS_INVALID_ARGUMENT ? 1 : 0;
@@ -227,7 +221,7 @@ void add_handles(std::vector<Fault>& faults) {
                     .plant = [](Planted& planted) {
                       static thread_local dropless_exchange* latest = nullptr;
                       Exchanges exchanges(planted);
-                      impatient(exchanges);
+                      exchanges.impatient();
                       exchanges.after<plan>([](Plan& a, Seat&) { latest = a.exchange; });
                       exchanges.around<dispatch>([](const auto& next, Dispatch& a, Seat&) {
                         a.exchange = latest;
@@ -335,7 +329,7 @@ void add_late(std::vector<Fault>& faults) {
                     .clauses = {"EXCHANGE-12d", "GENERAL-1"},
                     .plant = [](Planted& planted) {
                       Exchanges exchanges(planted);
-                      impatient(exchanges);
+                      exchanges.impatient();
                       exchanges.around<combine>(
                           [](const auto& next, Combine& a, Seat& seat) -> dropless_status {
                             const Index call = seat.arrive();
@@ -424,7 +418,7 @@ void add_lost(std::vector<Fault>& faults) {
       "a new handle after a time-out ends in PEER_LOST", {"EXCHANGE-14b"}, [](Planted& planted) {
         static thread_local bool broken = false;
         Exchanges exchanges(planted);
-        impatient(exchanges);
+        exchanges.impatient();
         exchanges.around<dispatch>([](const auto& next, Dispatch& a, Seat&) {
           const dropless_status status = next(a);
           if (status == DROPLESS_TIMEOUT || status == DROPLESS_PEER_LOST) broken = true;

@@ -199,6 +199,10 @@ void Exchanges::settings(const Seats::Change& change) {
     return seats->open(next, args, change);
   });
 }
+void Exchanges::impatient() {
+  settings(
+      [](dropless_exchange_settings& s) { s.timeout_seconds = std::min(s.timeout_seconds, 1.0); });
+}
 
 void store(const dropless_tensor* scalar, Index value) {
   if (has_elements(scalar)) view(scalar).store_integer_flat(value, 0);

@@ -117,6 +117,8 @@ class Exchanges {
 
   // What every handle is opened with instead; the seats know the settings of the caller.
   void settings(const Seats::Change& change);
+  // Whoever waits in vain gives up after a second, so that a hunt does not take long.
+  void impatient();
 
   // fault(next, args, seat) instead of the operation.
   template <auto entry>

@@ -2,6 +2,7 @@
 // Faults of the layer's gradients and of its saved state.
 #include <cmath>
 
+#include "tests/faults/exchanges.h"
 #include "tests/faults/layers.h"
 #include "tests/faults/refusals.h"
 
@@ -154,6 +155,7 @@ void add_idle_experts(std::vector<Fault>& faults) {
                     .trigger = "T = 0",
                     .clauses = {"GENERAL-1", "LAYER-1g", "GENERAL-4"},
                     .plant = [](Planted& planted) {
+                      Exchanges(planted).impatient();  // the other ranks wait for it
                       refuse_empty<&Table::layer_forward>(planted, [](auto& a) { return a.x; });
                     }});
   faults.push_back({.name = "layer.refusals_swallowed",
