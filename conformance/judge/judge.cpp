@@ -82,13 +82,13 @@ void Judge::exact(std::string_view clause, std::string_view what, const Buffer& 
   Check check(*this, clause, what, got, expected.size(), judged);
   const std::vector<Index> values = got.integers();
   if (JudgeObserver* const observer = JudgeObserver::of_thread()) {
-    observer->compared({clause,
-                        what,
-                        got,
-                        false,
-                        {expected.begin(), expected.end()},
-                        {values.begin(), values.end()},
-                        judged});
+    observer->compared(0, {clause,
+                           what,
+                           got,
+                           false,
+                           {expected.begin(), expected.end()},
+                           {values.begin(), values.end()},
+                           judged});
   }
   const auto right = [&](std::size_t i) { return values[i] == expected[i]; };
   check.run(right, [&](std::size_t i) {
@@ -107,13 +107,13 @@ void Judge::exact(std::string_view clause, std::string_view what, const Buffer& 
   Check check(*this, clause, what, got, expected.size(), judged);
   const std::vector<double> values = got.values();
   if (JudgeObserver* const observer = JudgeObserver::of_thread()) {
-    observer->compared({clause,
-                        what,
-                        got,
-                        is_float(got.dtype()),
-                        {expected.begin(), expected.end()},
-                        values,
-                        judged});
+    observer->compared(0, {clause,
+                           what,
+                           got,
+                           is_float(got.dtype()),
+                           {expected.begin(), expected.end()},
+                           values,
+                           judged});
   }
   const auto right = [&](std::size_t i) { return same_value(values[i], expected[i]); };
   check.run(right, [&](std::size_t i) {
@@ -140,8 +140,8 @@ void Judge::judge_bytes(std::string_view clause, std::string_view what, const Bu
     for (std::size_t i = 0; i < expected.size(); i += element) {
       wanted_values.push_back(decode(got.dtype(), expected.data() + i));
     }
-    observer->compared(
-        {clause, what, got, is_float(got.dtype()), std::move(wanted_values), got.values(), judged});
+    observer->compared(0, {clause, what, got, is_float(got.dtype()), std::move(wanted_values),
+                           got.values(), judged});
   }
   const auto right = [&](std::size_t i) {
     const std::uint8_t* mine = bytes.data() + i * element;
@@ -202,7 +202,7 @@ void Judge::judge_interval(std::string_view label, std::string_view clause, std:
   const std::vector<double> values = got.values();
   if (JudgeObserver* const observer = JudgeObserver::of_thread()) {
     observer->compared(
-        {clause, what, got, true, {expected.begin(), expected.end()}, values, finite});
+        0, {clause, what, got, true, {expected.begin(), expected.end()}, values, finite});
   }
   const auto interval_of = [&](std::size_t i) {
     return tolerances::rounded_interval(got.dtype(), expected[i], error_of(i));

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "conformance/cases/selection.h"
+#include "conformance/judge/observer.h"
 #include "conformance/ranks/play.h"
 #include "conformance/ranks/rank_group.h"
 
@@ -122,7 +123,10 @@ Verdict run_ranks(const dropless_implementation& implementation, const Family& f
   MeetingPlace place(ranks);
   std::vector<Verdict> verdicts(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
+  JudgeObserver* const watching = JudgeObserver::of_thread();
+  std::mutex one_at_a_time;
   const auto play = [&](int rank) {
+    const RankObserver observer(watching, one_at_a_time, rank);
     ThreadGroup group(place, rank, ranks);
     // The watchdog tells by this name which of the threads is busy.
     pthread_setname_np(pthread_self(), fmt::format("rank {}", rank).c_str());

@@ -3,10 +3,13 @@
 #include "tests/museum/exhibit.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "conformance/cases/case_run.h"
 #include "conformance/judge/observer.h"
+#include "conformance/ranks/rank_group.h"
+#include "conformance/ranks/thread_ranks.h"
 #include "conformance/runner/fault_hunt.h"
 #include "tests/museum/checks.h"
 #include "tests/museum/typical.h"
@@ -32,7 +35,7 @@ struct Compared {
 
 class Recorder : public conformance::JudgeObserver {
  public:
-  void compared(const Comparison& comparison) override {
+  void compared(int rank, const Comparison& comparison) override {
     Compared one{
         std::string(comparison.clause), std::string(comparison.what), comparison.is_float, {}, {}};
     for (std::size_t i = 0; i < comparison.expected.size(); ++i) {
@@ -40,21 +43,24 @@ class Recorder : public conformance::JudgeObserver {
       one.expected.push_back(comparison.expected[i]);
       one.got.push_back(comparison.got[i]);
     }
-    if (!one.expected.empty()) all.push_back(std::move(one));
+    if (!one.expected.empty()) all[rank].push_back(std::move(one));
   }
-  std::vector<Compared> all;
+  std::map<int, std::vector<Compared>> all;
 };
 
 struct Observed {
   Verdict verdict;
-  std::vector<Compared> compared;
+  std::map<int, std::vector<Compared>> compared;  // by rank
 };
 
 Observed observe(const std::string& implementation, const CaseId& id) {
   const dropless_implementation* table = conformance::table_from_source(implementation);
+  const Family& family = *conformance::registry().find(id.family);
   Recorder recorder;
   Observed out;
-  out.verdict = run_case(*table, *conformance::registry().find(id.family), id);
+  out.verdict = conformance::is_collective(family)
+                    ? conformance::run_case_over_threads(*table, family, id)
+                    : run_case(*table, family, id);
   out.compared = std::move(recorder.all);
   return out;
 }
@@ -79,6 +85,7 @@ class Gallery {
     for (const CaseId& id : typical_cases(entry_.stage())) {
       look(observe("fault:" + entry_.name, id), id, exhibit_.typical);
     }
+    if (!exhibit_.same_data.ours) exhibit_.trouble = "no case of the suite failed in one process";
     return exhibit_;
   }
 
@@ -112,8 +119,12 @@ class Gallery {
       }
     }
     // A run that ended early compared less; what was compared comes in the same order.
-    const std::size_t both = std::min(faulty.compared.size(), correct.compared.size());
-    for (std::size_t i = 0; i < both; ++i) compare(faulty.compared[i], correct.compared[i], sight);
+    for (const auto& [rank, compared] : faulty.compared) {
+      const auto other = correct.compared.find(rank);
+      if (other == correct.compared.end()) continue;
+      const std::size_t both = std::min(compared.size(), other->second.size());
+      for (std::size_t i = 0; i < both; ++i) compare(compared[i], other->second[i], sight);
+    }
     return true;
   }
 

@@ -32,8 +32,9 @@ if none fails there, in the standard tier. Up to five cases that fail by our ver
 each of them every comparison of a tensor is recorded: the values that the reference expects and the values of the
 faulty implementation, for the elements that the suite judges. A check **sees** the fault if in one of these
 comparisons it rejects the faulty values and accepts those of the correct implementation; otherwise it lets the
-fault through. The *typical data* are a few cases of the stage's plain families, with zero-mean random numbers
-(where a family knows regimes), a balanced load, no padding, no mask, contiguous rows.
+fault through. Ranks are threads of one process, and each rank's comparisons count. The *typical data* are a few cases of the stage's plain families, with zero-mean random numbers
+(where a family knows regimes), a balanced load, no padding, no mask, contiguous rows, four ranks where there are
+ranks.
 
 The checks:
 
@@ -163,7 +164,7 @@ std::string without_result(const std::vector<FaultEntry>& faults,
     text += fmt::format("* {}: {}\n", faults[i].name, exhibits[i].trouble);
   }
   if (text.empty()) return "";
-  return "\nFaults that ended the process that compared, and are in no table:\n\n" + text;
+  return "\nFaults without a result, which are in no table:\n\n" + text;
 }
 
 }  // namespace

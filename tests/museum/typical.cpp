@@ -36,7 +36,11 @@ const std::vector<std::string>& plain_families() {
                                                  "losses.z",
                                                  "losses.cross_entropy",
                                                  "optimizer.adamw",
-                                                 "layer.bounded"};
+                                                 "layer.bounded",
+                                                 "exchange.dispatch",
+                                                 "exchange.combine",
+                                                 "exchange.dispatch_backward",
+                                                 "exchange.combine_backward"};
   return names;
 }
 
@@ -69,6 +73,11 @@ void make_ordinary(const Family& family, Values& values) {
   }
 }
 
+// One rank alone exchanges nothing.
+bool has_one_rank(const Values& values) {
+  return std::find(values.begin(), values.end(), Values::value_type{"ranks", "1"}) != values.end();
+}
+
 }  // namespace
 
 std::vector<CaseId> typical_cases(const std::string& stage) {
@@ -77,6 +86,7 @@ std::vector<CaseId> typical_cases(const std::string& stage) {
     const Family* family = conformance::registry().find(name);
     if (family == nullptr || family->stage() != stage) continue;
     std::vector<Values> all = family->select(Tier::smoke);
+    std::erase_if(all, has_one_rank);
     if (all.size() > 4) all.resize(4);
     for (Values& values : all) {
       make_ordinary(*family, values);

@@ -7,6 +7,8 @@
 
 #include "conformance/adapters/sources.h"
 #include "conformance/cases/case_run.h"
+#include "conformance/ranks/rank_group.h"
+#include "conformance/ranks/thread_ranks.h"
 #include "reference/implementation.h"
 #include "tests/museum/checks.h"
 #include "tests/museum/exhibit.h"
@@ -66,19 +68,25 @@ TEST(Checks, RejectNanWhereNoneIsExpected) {
 
 TEST(Typical, CasesPassOnTheReference) {
   for (const char* stage : {"routing", "permutation", "mxfp8", "grouped_gemm", "activation",
-                            "losses", "optimizer", "layer"}) {
+                            "losses", "optimizer", "layer", "exchange"}) {
     const auto cases = typical_cases(stage);
     EXPECT_FALSE(cases.empty()) << stage;
     for (const auto& id : cases) {
-      const auto verdict =
-          run_case(reference::implementation(), *conformance::registry().find(id.family), id);
+      const auto& family = *conformance::registry().find(id.family);
+      const auto run = conformance::is_collective(family) ? conformance::run_case_over_threads
+                                                          : conformance::run_case;
+      const auto verdict = run(reference::implementation(), family, id, {});
       EXPECT_EQ(verdict.status, conformance::Status::pass) << id.text() << ": " << verdict.reason;
     }
   }
 }
 
-TEST(Exhibits, TellWhoSawAFault) {
-  conformance::register_planted_faults();
+class Exhibits : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { conformance::register_planted_faults(); }
+};
+
+TEST_F(Exhibits, TellWhoSawAFault) {
   std::vector<conformance::FaultEntry> faults;
   for (const conformance::FaultEntry& fault : conformance::fault_entries()) {
     if (fault.name == "mxfp8.floor_scales_undeclared" || fault.name.starts_with("activation.")) {
@@ -92,6 +100,16 @@ TEST(Exhibits, TellWhoSawAFault) {
   EXPECT_FALSE(exhibit.clause.empty());
   const std::string text = page(faults, {exhibit});
   EXPECT_NE(text.find("| all | 1 |"), std::string::npos) << text;
+}
+
+TEST_F(Exhibits, SeeWhatRanksCompare) {
+  for (const char* fault :
+       {"exchange.empty_rank_keeps_old_counts", "layer.over_ranks_counts_of_the_group"}) {
+    const Exhibit exhibit = examine(fault);
+    EXPECT_TRUE(exhibit.same_data.ours) << fault;
+    EXPECT_TRUE(exhibit.same_data.visible) << fault;
+    EXPECT_TRUE(exhibit.trouble.empty()) << exhibit.trouble;
+  }
 }
 
 }  // namespace
