@@ -8,13 +8,14 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 
 namespace dropless::cuda {
 namespace {
 
 constexpr std::size_t scratch_bytes = std::size_t{32} << 20;
 
-// The functions that are used, and a handle for every device.
+// The functions that are used.
 struct Library {
   decltype(&cublasLtCreate) create = nullptr;
   decltype(&cublasLtMatmul) matmul = nullptr;
@@ -65,8 +66,18 @@ Library open_library() {
   return library;
 }
 
+// Opened once a process, or found missing once.
 const Library& library() {
-  static const Library opened = open_library();
+  static Refusal trouble{DROPLESS_OK, ""};
+  static const Library opened = [] {
+    try {
+      return open_library();
+    } catch (const Refusal& refusal) {
+      trouble = refusal;
+      return Library{};
+    }
+  }();
+  if (trouble.status != DROPLESS_OK) throw trouble;
   return opened;
 }
 
@@ -132,32 +143,66 @@ struct Operands {
   float alpha, beta;
 };
 
-// False when no algorithm takes the product.
-bool multiply(Call& call, const Plan& plan, const Operands& x) {
-  const cublasLtHandle_t lt = handle(call.device().ordinal);
+// The largest power of two that divides an address, at most that of scratch memory.
+std::uint32_t alignment_of(const void* data) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data) | 256;
+  return static_cast<std::uint32_t>(address & (~address + 1));
+}
+
+// None when no algorithm takes the product.
+std::optional<cublasLtMatmulAlgo_t> choose(Call& call, const Plan& plan, const Operands& x) {
   cublasLtMatmulPreference_t preference = nullptr;
   succeed(library().preference_create(&preference), "a preference");
-  const std::size_t bytes = scratch_bytes;
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    library().preference_set(preference, attribute, &value, sizeof value);
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, scratch_bytes);
   // Split sums are added in fp32, by the order of the algorithm: the same bits in every run.
-  const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-  library().preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
-                           sizeof bytes);
-  library().preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
-                           sizeof reductions);
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(x.a));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(x.b));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(x.out));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(x.out));
   cublasLtMatmulHeuristicResult_t best = {};
   int found = 0;
   const cublasStatus_t status =
-      library().heuristic(lt, plan.operation, x.a_layout, x.b_layout, x.out_layout, x.out_layout,
-                          preference, 1, &best, &found);
+      library().heuristic(handle(call.device().ordinal), plan.operation, x.a_layout, x.b_layout,
+                          x.out_layout, x.out_layout, preference, 1, &best, &found);
   library().preference_destroy(preference);
-  if (status != CUBLAS_STATUS_SUCCESS || found == 0) return false;
+  if (status != CUBLAS_STATUS_SUCCESS || found == 0) return std::nullopt;
+  return best.algo;
+}
+
+// False when no algorithm takes the product.
+bool multiply(Call& call, const Plan& plan, const Operands& x) {
+  const auto algorithm = choose(call, plan, x);
+  if (!algorithm) return false;
   ScratchScope scope(call);
   auto* scratch = call.scratch<std::byte>(static_cast<Index>(scratch_bytes));
-  succeed(library().matmul(lt, plan.operation, &x.alpha, x.a, x.a_layout, x.b, x.b_layout, &x.beta,
-                           x.out, x.out_layout, x.out, x.out_layout, &best.algo, scratch,
-                           scratch_bytes, call.stream()),
+  succeed(library().matmul(handle(call.device().ordinal), plan.operation, &x.alpha, x.a, x.a_layout,
+                           x.b, x.b_layout, &x.beta, x.out, x.out_layout, x.out, x.out_layout,
+                           &*algorithm, scratch, scratch_bytes, call.stream()),
           "a product");
   return true;
+}
+
+// Operands of a product with block scales; the plan gets its modes.
+Operands with_block_scales(Plan& plan, const ScaledProduct& p) {
+  plan.set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+  plan.set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
+  const cublasLtMatmulMatrixScale_t blocks = CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+  plan.set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, blocks);
+  plan.set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, blocks);
+  plan.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.b_scales);
+  plan.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_scales);
+  Operands x = {};
+  x.a = p.b, x.b = p.a, x.out = p.out.data;
+  x.a_layout = plan.layout(p.b_dtype, p.k, p.n, p.k);
+  x.b_layout = plan.layout(p.a_dtype, p.k, p.m, p.k);
+  x.out_layout = plan.layout(p.out.dtype, p.n, p.m, p.out.stride);
+  x.alpha = 1;
+  return x;
 }
 
 }  // namespace
@@ -178,23 +223,37 @@ void dense_gemm(Call& call, const DenseProduct& p) {
   if (!multiply(call, plan, x)) not_supported("cuBLASLt takes no product of these shapes");
 }
 
+bool has_block_scales(Call& call) {
+  static std::mutex mutex;
+  static std::map<int, bool> known;
+  const std::lock_guard lock(mutex);
+  const int ordinal = call.device().ordinal;
+  if (const auto found = known.find(ordinal); found != known.end()) return found->second;
+  // A product that every library with block scales takes.
+  constexpr Index extent = 128;
+  const ScratchScope scope(call);
+  ScaledProduct p;
+  p.m = p.n = p.k = extent;
+  p.a = p.b = call.scratch<std::uint8_t>(extent * extent);
+  p.a_scales = p.b_scales = call.scratch<std::uint8_t>(extent * extent / DROPLESS_BLOCK_SIZE);
+  p.out = {call.scratch<std::uint16_t>(extent * extent), DROPLESS_BF16, extent};
+  bool taken = false;
+  try {
+    Plan plan;
+    const Operands operands = with_block_scales(plan, p);
+    taken = choose(call, plan, operands).has_value();
+  } catch (const Refusal& refusal) {
+    if (refusal.status != DROPLESS_NOT_SUPPORTED) throw;  // may pass: to be asked again
+  }
+  return known[ordinal] = taken;
+}
+
 bool scaled_gemm(Call& call, const ScaledProduct& p) {
   if (p.m == 0 || p.n == 0) return true;
+  if (p.k == 0 || !has_block_scales(call)) return false;
   Plan plan;
-  plan.set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
-  plan.set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
-  const cublasLtMatmulMatrixScale_t blocks = CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
-  plan.set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, blocks);
-  plan.set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, blocks);
-  plan.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.b_scales);
-  plan.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_scales);
-  Operands x = {};
-  x.a = p.b, x.b = p.a, x.out = p.out.data;
-  x.a_layout = plan.layout(p.b_dtype, p.k, p.n, p.k);
-  x.b_layout = plan.layout(p.a_dtype, p.k, p.m, p.k);
-  x.out_layout = plan.layout(p.out.dtype, p.n, p.m, p.out.stride);
-  x.alpha = 1;
-  return multiply(call, plan, x);
+  const Operands operands = with_block_scales(plan, p);
+  return multiply(call, plan, operands);
 }
 
 }  // namespace dropless::cuda

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dense products through cuBLASLt (router, shared expert, head). The library is opened when the
-// first product is asked for: it is large, and most uses of this one need none of it.
+// Dense products through cuBLASLt: of the router and the shared expert (layer_dense.h). The library
+// is opened when the first product is asked for: it is large, and most uses of this one need none
+// of it.
 #pragma once
 
 #include "optimized/cuda/call.h"
@@ -28,7 +29,7 @@ struct DenseProduct {
 void dense_gemm(Call& call, const DenseProduct& product);
 
 // An MXFP8 product out [m,n] = a b^T with packed scales (MXFP8-7) on tensor cores that know them:
-// codes a [m,k], b [n,k], both dense along k, E4M3 or E5M2 but not both E5M2.
+// codes a [m,k], b [n,k], both without gaps, E4M3 or E5M2 but not both E5M2.
 struct ScaledProduct {
   Index m = 0, n = 0, k = 0;
   const void *a = nullptr, *b = nullptr;
@@ -37,8 +38,12 @@ struct ScaledProduct {
   DenseMatrix out;
 };
 
-// False where the chip or the library refuses block scales (Hopper does: nothing was enqueued, the
-// caller widens the codes instead); true after the product was enqueued. Untested on Blackwell.
+// Whether cuBLASLt has products with a scale per 32 elements for this GPU (VEC32_UE8M0): asked once
+// a process. Hopper refuses; Blackwell takes them.
+[[nodiscard]] bool has_block_scales(Call& call);
+
+// False where the chip or the library refuses the product: nothing was enqueued, the caller widens
+// the codes instead. True after it was enqueued. Untested on Blackwell.
 [[nodiscard]] bool scaled_gemm(Call& call, const ScaledProduct& product);
 
 }  // namespace dropless::cuda

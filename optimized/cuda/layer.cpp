@@ -102,9 +102,17 @@ class LayerForward {
     args.row_weights = row_weights;
     args.offsets = &trace.offsets;
     args.h = &trace.hidden;
-    activation_forward(call_, args);
     trace.out = made(p_.x.dtype, {count, p_.hidden});
-    down.forward(call_, trace.hidden, trace.out);
+    if (!down.wants_quantized_rows(call_)) {
+      activation_forward(call_, args);
+      return down.forward(call_, trace.hidden, trace.out);
+    }
+    const ScratchScope scope(call_);
+    const Index blocks = (width + DROPLESS_BLOCK_SIZE - 1) / DROPLESS_BLOCK_SIZE;
+    const QuantizedRows codes = {make(call_, call_.workspace(), DROPLESS_E4M3, {count, width}),
+                                 make(call_, call_.workspace(), DROPLESS_E8M0, {count, blocks})};
+    activation_quantized(call_, args, codes);
+    down.forward(call_, trace.hidden, trace.out, &codes);
   }
 
   void shared_expert() {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The MoE layer, backward: every stage of the forward pass in reverse, from its own tensors.
 // LAYER-1 and 2. Gradients of x stay in fp32 until they are added up.
-#include "optimized/cuda/dense_gemm.h"
 #include "optimized/cuda/layer_rows.h"
 #include "optimized/cuda/layer_state.h"
 #include "optimized/cuda/operations.h"
@@ -148,48 +147,16 @@ class LayerBackward {
       add_parts(call_, {{view(d_logits)}, {view(*added)}}, view(d_logits));
     }
     const Linear router = p_.router(trace_.shared.offsets);
-    if (!dense_router(d_logits, d_x)) {
-      router.backward_input(call_, d_logits, d_x);
-      if (g_.router_weight != nullptr) {
-        const dropless_tensor d_weight = stacked(*g_.router_weight);
-        router.backward_weight(call_, d_logits, p_.x, &d_weight);
-      }
+    router.backward_input(call_, d_logits, d_x);
+    if (g_.router_weight != nullptr) {
+      const dropless_tensor d_weight = stacked(*g_.router_weight);
+      router.backward_weight(call_, d_logits, p_.x, &d_weight);
     }
     if (g_.router_bias != nullptr) {
       const dropless_tensor d_bias = stacked(*g_.router_bias);
       router.backward_bias(call_, d_logits, &d_bias);
     }
     return d_x;
-  }
-
-  // The products of the router by cuBLASLt in fp32, several times as fast as a grouped product of
-  // mixed types. False: there is no such library, or it refuses these sizes.
-  bool dense_router(const dropless_tensor& d_logits, const dropless_tensor& d_x) {
-    if (p_.tokens == 0 || p_.hidden == 0) return false;
-    const ScratchScope scope(call_);
-    const auto fp32 = [](void* data, Index stride) {
-      return DenseMatrix{data, DROPLESS_FP32, stride};
-    };
-    DenseProduct product;
-    product.m = p_.tokens, product.n = p_.hidden, product.k = p_.experts;
-    product.a = fp32(d_logits.data, p_.experts);
-    product.b = fp32(widened(call_, view(*p_.parameters.router_weight)), p_.hidden);
-    product.out = fp32(d_x.data, p_.hidden);
-    try {
-      dense_gemm(call_, product);
-      if (g_.router_weight == nullptr) return true;
-      const dropless_tensor sums = made(DROPLESS_FP32, {p_.experts, p_.hidden});
-      std::swap(product.m, product.k);
-      product.a_transposed = true;
-      product.b = fp32(widened(call_, view(p_.x)), p_.hidden);
-      product.out = fp32(sums.data, p_.hidden);
-      dense_gemm(call_, product);
-      add_parts(call_, {{view(sums)}}, view(*g_.router_weight));  // not when the call was refused
-      return true;
-    } catch (const Refusal& refusal) {
-      if (refusal.status != DROPLESS_NOT_SUPPORTED) throw;
-      return false;
-    }
   }
 
   // Gradient of x through the shared expert's products [T,H]; fills d_gate_, the gradient of the

@@ -2,6 +2,8 @@
 // Linear maps of the layer: grouped products, with operands quantised on the way under MXFP8.
 #include "optimized/cuda/layer_linear.h"
 
+#include "optimized/cuda/dense_gemm.h"
+#include "optimized/cuda/layer_dense.h"
 #include "optimized/cuda/layer_rows.h"
 #include "optimized/cuda/operations.h"
 
@@ -17,6 +19,9 @@ Index blocks_of(Index extent) {
 class Operand {
  public:
   explicit Operand(const dropless_tensor& plain) : values_(plain) { connect(nullptr); }
+  explicit Operand(const QuantizedRows& rows) : values_(rows.codes), scales_(rows.scales) {
+    connect(&scales_);
+  }
   // A matrix [rows, columns] with zones.
   Operand(Call& call, const dropless_tensor& matrix, const dropless_tensor& offsets, int direction,
           dropless_dtype format) {
@@ -91,9 +96,17 @@ dropless_tensor stacked(const dropless_tensor& given) {
   return stack;
 }
 
-void Linear::forward(Call& call, const dropless_tensor& x, const dropless_tensor& y) const {
+bool Linear::wants_quantized_rows(Call& call) const {
+  return mxfp8 && !(dense && has_block_scales(call));
+}
+
+void Linear::forward(Call& call, const dropless_tensor& x, const dropless_tensor& y,
+                     const QuantizedRows* quantized) const {
+  if (dense && dense_forward(call, *this, x, y)) return;
   const ScratchScope scope(call);
-  const Operand a = row_operand(call, *this, x, DROPLESS_BLOCKS_ROW_WISE, DROPLESS_E4M3);
+  const Operand a = quantized != nullptr
+                        ? Operand(*quantized)
+                        : row_operand(call, *this, x, DROPLESS_BLOCKS_ROW_WISE, DROPLESS_E4M3);
   const Operand b = weight_operand(call, *this, DROPLESS_BLOCKS_ROW_WISE);
   dropless_gemm_fprop_args args = {};
   args.alpha = 1;
@@ -105,6 +118,7 @@ void Linear::forward(Call& call, const dropless_tensor& x, const dropless_tensor
 
 void Linear::backward_input(Call& call, const dropless_tensor& dy,
                             const dropless_tensor& dx) const {
+  if (dense && dense_backward_input(call, *this, dy, dx)) return;
   const ScratchScope scope(call);
   const Operand a = row_operand(call, *this, dy, DROPLESS_BLOCKS_ROW_WISE, gradient_format);
   const Operand b = weight_operand(call, *this, DROPLESS_BLOCKS_COLUMN_WISE);
@@ -118,6 +132,7 @@ void Linear::backward_input(Call& call, const dropless_tensor& dy,
 void Linear::backward_weight(Call& call, const dropless_tensor& dy, const dropless_tensor& x,
                              const dropless_tensor* dw) const {
   if (dw == nullptr) return;
+  if (dense && dense_backward_weight(call, *this, dy, x, *dw)) return;
   const ScratchScope scope(call);
   const Operand a = row_operand(call, *this, dy, DROPLESS_BLOCKS_COLUMN_WISE, gradient_format);
   const Operand b = row_operand(call, *this, x, DROPLESS_BLOCKS_COLUMN_WISE, DROPLESS_E4M3);

@@ -3,7 +3,7 @@
 // pass, plain or under the MXFP8 recipe (LAYER-2). Operands are quantised into scratch memory.
 #pragma once
 
-#include "optimized/cuda/call.h"
+#include "optimized/cuda/operations.h"
 
 namespace dropless::cuda {
 
@@ -14,11 +14,15 @@ struct Linear {
   dropless_tensor w;               // [E,O,I]
   dropless_tensor bias;            // [E,O]; rank 0: none
   const dropless_tensor* offsets;  // [E+1]
+  bool dense;                      // E = 1 and its zone holds every row: no grouped GEMM is needed
   bool mxfp8;
   dropless_dtype gradient_format;
 
+  // Whether the forward pass would use rows that are quantised already.
+  [[nodiscard]] bool wants_quantized_rows(Call& call) const;
   // x [N,I] -> y [N,O].
-  void forward(Call& call, const dropless_tensor& x, const dropless_tensor& y) const;
+  void forward(Call& call, const dropless_tensor& x, const dropless_tensor& y,
+               const QuantizedRows* quantized = nullptr) const;
   // dy [N,O] -> dx [N,I].
   void backward_input(Call& call, const dropless_tensor& dy, const dropless_tensor& dx) const;
   // dy [N,O], x [N,I] -> dw [E,O,I], zero for an expert without rows. Null: not wanted.

@@ -54,8 +54,9 @@ void for_each_parameter(const LayerProblem& p, const Visit& visit) {
 }
 
 Linear expert_map(const LayerProblem& p, dropless_tensor w, const dropless_tensor* bias,
-                  const dropless_tensor& zones) {
-  Linear map{w, {}, &zones, p.settings.recipe == DROPLESS_RECIPE_MXFP8, p.settings.gradient_format};
+                  const dropless_tensor& zones, bool dense) {
+  Linear map{
+      w, {}, &zones, dense, p.settings.recipe == DROPLESS_RECIPE_MXFP8, p.settings.gradient_format};
   if (bias != nullptr) map.bias = read_struct(bias, "bias");
   return map;
 }
@@ -111,22 +112,23 @@ dropless_layer_parameters read_gradients(const LayerProblem& p,
 }
 
 Linear LayerProblem::router(const dropless_tensor& zones) const {
-  Linear map{stacked(*parameters.router_weight), {}, &zones, false, DROPLESS_E4M3};
+  Linear map{stacked(*parameters.router_weight), {}, &zones, true, false, DROPLESS_E4M3};
   if (parameters.router_bias != nullptr) map.bias = stacked(*parameters.router_bias);
   return map;
 }
 Linear LayerProblem::gate_up(const dropless_tensor& zones) const {
   return expert_map(*this, read_struct(parameters.gate_up, "gate_up"), parameters.gate_up_bias,
-                    zones);
+                    zones, false);
 }
 Linear LayerProblem::down(const dropless_tensor& zones) const {
-  return expert_map(*this, read_struct(parameters.down, "down"), parameters.down_bias, zones);
+  return expert_map(*this, read_struct(parameters.down, "down"), parameters.down_bias, zones,
+                    false);
 }
 Linear LayerProblem::shared_gate_up(const dropless_tensor& zones) const {
-  return expert_map(*this, stacked(*parameters.shared_gate_up), nullptr, zones);
+  return expert_map(*this, stacked(*parameters.shared_gate_up), nullptr, zones, true);
 }
 Linear LayerProblem::shared_down(const dropless_tensor& zones) const {
-  return expert_map(*this, stacked(*parameters.shared_down), nullptr, zones);
+  return expert_map(*this, stacked(*parameters.shared_down), nullptr, zones, true);
 }
 
 }  // namespace dropless::cuda

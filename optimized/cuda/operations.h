@@ -28,6 +28,14 @@ void gemm_fprop(Call& call, const dropless_gemm_fprop_args& args);
 void gemm_dgrad(Call& call, const dropless_gemm_dgrad_args& args);
 void gemm_wgrad(Call& call, const dropless_gemm_wgrad_args& args);
 void activation_forward(Call& call, const dropless_activation_args& args);
+// Rows quantised by whoever made them: E4M3 codes [N,I] without gaps and row-wise linear scales
+// [N, ceil(I / 32)] without gaps, the same bits as quantize() makes of the stored rows.
+struct QuantizedRows {
+  dropless_tensor codes, scales;
+};
+// activation_forward that quantises what it stores: h is not read a second time.
+void activation_quantized(Call& call, const dropless_activation_args& args,
+                          const QuantizedRows& quantized);
 void activation_backward(Call& call, const dropless_activation_backward_args& args);
 void cross_entropy_forward(Call& call, const dropless_cross_entropy_args& args);
 void cross_entropy_backward(Call& call, const dropless_cross_entropy_args& args);

@@ -11,6 +11,7 @@
 #include "optimized/cuda/device_refusal.h"
 #include "optimized/cuda/elements.cuh"
 #include "optimized/cuda/operations.h"
+#include "optimized/cuda/planted_fault.h"
 #include "optimized/cuda/route_settings.h"
 
 namespace dropless::cuda {
@@ -29,6 +30,7 @@ struct Plan {
   int chunks;
   std::int32_t* counts;  // [chunks, experts]
   int* refusal;
+  PlantedFault fault;
 
   [[nodiscard]] __device__ Index first_token(int chunk) const {
     return static_cast<Index>(chunk) * words * word_bits;
@@ -167,6 +169,10 @@ __global__ void __launch_bounds__(block_threads) place_pairs(Plan p, bool check_
       int rank = __popc(of_expert[word] & ((1u << (token % word_bits)) - 1));
       for (int w = 0; w < word; ++w) rank += __popc(of_expert[w]);
       row = starts[id] + before[id] + rank;
+      if (p.fault.is(Fault::order_of_arrival)) {
+        row = starts[id] + static_cast<Index>(
+                               atomicAdd(reinterpret_cast<unsigned long long*>(&before[id]), 1ULL));
+      }
       if (row >= kept) row = -1;
     }
     p.row_map.as<std::int64_t>(t, slot) = row;

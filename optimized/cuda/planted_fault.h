@@ -21,7 +21,8 @@ namespace dropless::cuda {
   X(half_tile_skipped, grouped_gemm)      /* rows 64 .. 127 of a tile are not computed */ \
   X(operand_of_first_group, grouped_gemm) /* W of expert 0 for every expert */            \
   X(offset_in_32_bits, grouped_gemm)      /* bytes from the start of the output, 2^32 */  \
-  X(products_before_copies, grouped_gemm) /* the barrier is waited for too late */
+  X(products_before_copies, grouped_gemm) /* the barrier is waited for too late */        \
+  X(order_of_arrival, permutation)        /* rows of an expert as atomics come first */
 
 enum class Fault : int {
   none,
