@@ -4,7 +4,6 @@
 
 #include <map>
 #include <mutex>
-#include <string_view>
 
 #include "optimized/cuda/status.h"
 
@@ -15,21 +14,6 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// The best machine code of this build that a GPU of this compute capability runs: that of its own
-// kind, else sm_80, which every later GPU compiles from PTX at start.
-std::string code_for(int major, int minor) {
-  static constexpr std::string_view built = "sm_" DROPLESS_CUDA_CODE " ";
-  const auto holds = [](std::string_view code) {
-    return built.find("sm_" + std::string(code) + " ") != std::string_view::npos;
-  };
-  if (major == 9 && minor == 0 && holds("90a")) return "sm90a";
-  if (major == 10 && minor == 0 && holds("100a")) return "sm100a";
-  if (holds("80")) return "sm80";
-  not_supported("compute capability " + std::to_string(major) + "." + std::to_string(minor) +
-                "; this build holds machine code for sm_" DROPLESS_CUDA_CODE
-                " alone: configure it with -DDROPLESS_CUDA_WANTED='80;90a;100a'");
-}
-
 Device read_device(int ordinal) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
@@ -37,8 +21,13 @@ Device read_device(int ordinal) {
     int driver = 0;
     cudaDriverGetVersion(&driver);
     cudaGetLastError();
-    not_supported("the NVIDIA driver serves CUDA " + (driver == 0 ? "none" : version_text(driver)) +
-                  ", this build needs " + version_text(CUDART_VERSION) + "; update the driver");
+    const std::string needed = version_text(CUDART_VERSION);
+    if (driver == 0) {
+      not_supported("no NVIDIA driver is installed; this build needs one that serves CUDA " +
+                    needed);
+    }
+    not_supported("the NVIDIA driver serves CUDA " + version_text(driver) + ", this build needs " +
+                  needed + "; update the driver");
   }
   if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
     cudaGetLastError();
@@ -60,15 +49,27 @@ Device read_device(int ordinal) {
   found.minor = attribute(cudaDevAttrComputeCapabilityMinor);
   found.multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
   found.shared_memory_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  if (found.major < 8) {
-    not_supported("compute capability " + std::to_string(found.major) + "." +
-                  std::to_string(found.minor) + "; this build runs from 8.0 on");
-  }
-  found.code = code_for(found.major, found.minor);
+  found.code = code_for(found.major, found.minor, "sm_" DROPLESS_CUDA_CODE);
   return found;
 }
 
 }  // namespace
+
+std::string code_for(int major, int minor, std::string_view built) {
+  const std::string capability =
+      "compute capability " + std::to_string(major) + "." + std::to_string(minor);
+  if (major < 8) not_supported(capability + "; this build runs from 8.0 on");
+  const std::string words = std::string(built) + " ";
+  const auto holds = [&](const char* code) {
+    return words.find("sm_" + std::string(code) + " ") != std::string::npos;
+  };
+  // The code of an "a" architecture runs on its own compute capability and on no later one.
+  if (major == 9 && minor == 0 && holds("90a")) return "sm90a";
+  if (major == 10 && minor == 0 && holds("100a")) return "sm100a";
+  if (holds("80")) return "sm80";
+  not_supported(capability + "; this build holds machine code for " + std::string(built) +
+                " alone: configure it with -DDROPLESS_CUDA_WANTED='80;90a;100a'");
+}
 
 const Device& device(int ordinal) {
   static std::mutex mutex;
