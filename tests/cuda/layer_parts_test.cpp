@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "conformance/adapters/device_memory.h"
+#include "conformance/adapters/load.h"
 #include "conformance/cases/case_run.h"
 #include "conformance/judge/memory.h"
 #include "optimized/cuda/dense_gemm.h"
@@ -28,6 +29,7 @@ class LayerParts : public testing::Test {
  protected:
   void SetUp() override {
     if (const std::string why = conformance::no_gpu_because(); !why.empty()) GTEST_SKIP() << why;
+    static const conformance::LoadedImplementation cuda = conformance::load_implementation("cuda");
     buffers = std::make_unique<Buffers>(DROPLESS_CUDA_DEVICE);
   }
 

@@ -70,8 +70,9 @@ TEST_F(UnusableGpu, ThatIsNotThereIsMissed) {
 // Nothing can be judged in the memory of the GPU: the run says so before it begins.
 TEST_F(UnusableGpu, EndsARunThatIsAllOnTheGpu) {
   use_old_driver();
-  EXPECT_TRUE(is_usage_error(run("cuda"), {"implementation 'cuda' cannot run here",
-                                           "the NVIDIA driver serves CUDA " + served, needed}));
+  EXPECT_TRUE(is_usage_error(
+      run("cuda"), {"implementation 'cuda' cannot run here",
+                    "the NVIDIA driver serves CUDA " + served, needed, "update the driver"}));
 }
 
 TEST_F(UnusableGpu, IsNothingToAnotherImplementation) {

@@ -232,9 +232,11 @@ std::string no_gpu_because() {
   if (error == cudaErrorInsufficientDriver) {
     int driver = 0;
     cudaDriverGetVersion(&driver);
-    return driver == 0 ? "no NVIDIA driver is installed"
-                       : fmt::format("the NVIDIA driver serves CUDA {}, this suite needs {}",
-                                     version_text(driver), version_text(CUDART_VERSION));
+    return driver == 0
+               ? "no NVIDIA driver is installed"
+               : fmt::format(
+                     "the NVIDIA driver serves CUDA {}, this suite needs {}; update the driver",
+                     version_text(driver), version_text(CUDART_VERSION));
   }
   if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
     return "no NVIDIA GPU is visible";
