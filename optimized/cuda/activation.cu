@@ -266,7 +266,7 @@ void activation_quantized(Call& call, const dropless_activation_args& args,
   a.codes = tensor(&quantized.codes, "codes", {DROPLESS_E4M3}, {rows, a.width});
   a.scales = tensor(&quantized.scales, "scales", {DROPLESS_E8M0},
                     {rows, ceil_div(a.width, DROPLESS_BLOCK_SIZE)});
-  a.aligned = a.aligned && a.width % columns_per_thread == 0;  // eight codes at a time
+  a.aligned = a.aligned && a.codes.rows_aligned_to(columns_per_thread);  // eight codes at a time
   run_forward<true>(call, a);
   call.ran("activation");
 }

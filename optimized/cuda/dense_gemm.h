@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dense products through cuBLASLt: of the router and the shared expert (layer_dense.h). The library
-// is opened when the first product is asked for: it is large, and most uses of this one need none
-// of it.
+// Dense products through cuBLASLt: of the router and the shared expert (layer_dense.h).
+//
+// Which algorithm runs depends on the GPU, types, extents and strides alone, not on addresses: all
+// operands and outputs begin at multiples of 256 bytes.
 #pragma once
 
 #include "optimized/cuda/call.h"
@@ -38,8 +39,8 @@ struct ScaledProduct {
   DenseMatrix out;
 };
 
-// Whether cuBLASLt has products with a scale per 32 elements for this GPU (VEC32_UE8M0): asked once
-// a process. Hopper refuses; Blackwell takes them.
+// Whether cuBLASLt has products with a scale per 32 elements for this GPU (VEC32_UE8M0). Hopper
+// refuses; Blackwell takes them.
 [[nodiscard]] bool has_block_scales(Call& call);
 
 // False where the chip or the library refuses the product: nothing was enqueued, the caller widens

@@ -31,39 +31,50 @@ bool has_nothing(const dropless_tensor& a, const dropless_tensor& b) {
   return a.shape[0] == 0 || a.shape[1] == 0 || b.shape[0] == 0 || b.shape[1] == 0;
 }
 
-// Rows without gaps inside, which do not overlap.
-bool is_row_major(const Tensor& x) {
-  return x.has_dense_rows() && (x.shape[0] <= 1 || x.strides[0] >= x.shape[1]);
+constexpr Index most_elements = Index{1} << 31;  // of a matrix: beyond, libraries count in 32 bits
+
+// x without gaps, from a multiple of 256 bytes on: then the bits of a product do not depend on how
+// its operands lie in memory (GENERAL-6). Its own memory where that is so, else a scratch copy.
+DenseMatrix compact(Call& call, const dropless_tensor& x, dropless_dtype dtype) {
+  if (dtype == DROPLESS_FP32) return {widened(call, view(x)), dtype, x.shape[1]};
+  return {aligned_copy(call, view(x)), dtype, x.shape[1]};
 }
 
-Index row_stride(const Tensor& x) {
-  return x.shape[0] <= 1 ? x.shape[1] : x.strides[0];
-}
-
-// out = a b with plain operands. bf16 ones are multiplied as they lie, all others as fp32.
-bool plain_product(Call& call, const Tensor& a, bool a_transposed, const Tensor& b,
-                   bool b_transposed, const Tensor& out) {
-  const ScratchScope scope(call);
-  const bool narrow = a.dtype == DROPLESS_BF16 && b.dtype == DROPLESS_BF16;
-  if (!is_row_major(out) || (!narrow && out.dtype != DROPLESS_FP32)) return false;
-  if (narrow && !(is_row_major(a) && is_row_major(b))) return false;
-  const auto operand = [&](const Tensor& x) {
-    return narrow ? DenseMatrix{x.data, DROPLESS_BF16, row_stride(x)}
-                  : DenseMatrix{widened(call, x), DROPLESS_FP32, x.shape[1]};
-  };
-  DenseProduct product;
-  product.m = out.shape[0], product.n = out.shape[1];
-  product.k = a.shape[a_transposed ? 0 : 1];
-  product.a = operand(a), product.a_transposed = a_transposed;
-  product.b = operand(b), product.b_transposed = b_transposed;
-  product.out = {out.data, out.dtype, row_stride(out)};
+template <class Enqueue>
+bool unless_not_supported(const Enqueue& enqueue) {
   try {
-    dense_gemm(call, product);
-    return true;
+    return enqueue();
   } catch (const Refusal& refusal) {
     if (refusal.status != DROPLESS_NOT_SUPPORTED) throw;
     return false;
   }
+}
+
+bool is_own(const Tensor& out) {
+  return out.has_dense_rows() && (out.shape[0] <= 1 || out.strides[0] == out.shape[1]);
+}
+
+// out = a b with plain operands; out is the layer's own. bf16 operands are multiplied as they are,
+// all others as fp32.
+bool plain_product(Call& call, const dropless_tensor& a, bool a_transposed,
+                   const dropless_tensor& b, bool b_transposed, const Tensor& out) {
+  const ScratchScope scope(call);
+  const bool narrow = a.dtype == DROPLESS_BF16 && b.dtype == DROPLESS_BF16;
+  if (!is_own(out) || (!narrow && out.dtype != DROPLESS_FP32)) return false;
+  for (const Index size : {view(a).size(), view(b).size(), out.size()}) {
+    if (size >= most_elements) return false;
+  }
+  return unless_not_supported([&] {
+    const dropless_dtype dtype = narrow ? DROPLESS_BF16 : DROPLESS_FP32;
+    DenseProduct product;
+    product.m = out.shape[0], product.n = out.shape[1];
+    product.k = a.shape[a_transposed ? 0 : 1];
+    product.a = compact(call, a, dtype), product.a_transposed = a_transposed;
+    product.b = compact(call, b, dtype), product.b_transposed = b_transposed;
+    product.out = {out.data, out.dtype, out.shape[1]};
+    dense_gemm(call, product);
+    return true;
+  });
 }
 
 // A matrix [outer, contraction] as codes without gaps and packed scales, blocks along its rows.
@@ -84,18 +95,24 @@ struct ScaledOperand {
   }
 };
 
-// out = a b^T under the MXFP8 recipe.
+// out = a b^T under the MXFP8 recipe. An infinity is coded as the largest number with the largest
+// scale (MXFP8-4); tensor cores with block scales may not give it back as one.
 bool scaled_product(Call& call, const dropless_tensor& a, dropless_dtype a_format,
                     const dropless_tensor& b, const Tensor& out) {
-  if (!has_block_scales(call) || !is_row_major(out)) return false;
-  const ScratchScope scope(call);
-  const ScaledOperand left(call, a, a_format), right(call, b, DROPLESS_E4M3);
   ScaledProduct product;
   product.m = a.shape[0], product.n = b.shape[0], product.k = a.shape[1];
-  product.a = left.codes.data, product.a_dtype = a_format, product.a_scales = left.scales.data;
-  product.b = right.codes.data, product.b_scales = right.scales.data;
-  product.out = {out.data, out.dtype, row_stride(out)};
-  return scaled_gemm(call, product);
+  for (const Index extent : {product.m, product.n, product.k}) {
+    if (extent % 16 != 0) return false;  // asked before anything is quantised
+  }
+  if (!is_own(out) || !has_block_scales(call)) return false;
+  const ScratchScope scope(call);
+  return unless_not_supported([&] {
+    const ScaledOperand left(call, a, a_format), right(call, b, DROPLESS_E4M3);
+    product.a = left.codes.data, product.a_dtype = a_format, product.a_scales = left.scales.data;
+    product.b = right.codes.data, product.b_scales = right.scales.data;
+    product.out = {out.data, out.dtype, out.shape[1]};
+    return scaled_gemm(call, product);
+  });
 }
 
 }  // namespace
@@ -105,7 +122,7 @@ bool dense_forward(Call& call, const Linear& map, const dropless_tensor& x,
   const dropless_tensor w = matrix_of(map.w);
   if (map.bias.rank > 0 || has_nothing(x, w)) return false;
   return map.mxfp8 ? scaled_product(call, x, DROPLESS_E4M3, w, view(y))
-                   : plain_product(call, view(x), false, view(w), true, view(y));
+                   : plain_product(call, x, false, w, true, view(y));
 }
 
 bool dense_backward_input(Call& call, const Linear& map, const dropless_tensor& dy,
@@ -113,19 +130,20 @@ bool dense_backward_input(Call& call, const Linear& map, const dropless_tensor& 
   const dropless_tensor w = matrix_of(map.w);
   if (has_nothing(dy, w)) return false;
   return map.mxfp8 ? scaled_product(call, dy, map.gradient_format, turned(w), view(dx))
-                   : plain_product(call, view(dy), false, view(w), false, view(dx));
+                   : plain_product(call, dy, false, w, false, view(dx));
 }
 
 bool dense_backward_weight(Call& call, const Linear& map, const dropless_tensor& dy,
                            const dropless_tensor& x, const dropless_tensor& dw) {
   const bool narrow = dy.dtype == DROPLESS_BF16 && x.dtype == DROPLESS_BF16;
-  if ((narrow && !map.mxfp8) || has_nothing(dy, x)) return false;
+  if (map.mxfp8 ? !has_block_scales(call) : narrow) return false;
+  if (has_nothing(dy, x)) return false;
   const ScratchScope scope(call);
   const Index out = dy.shape[1], in = x.shape[1];
   const dropless_tensor sums = make(call, call.workspace(), DROPLESS_FP32, {out, in});
   const bool done =
       map.mxfp8 ? scaled_product(call, turned(dy), map.gradient_format, turned(x), view(sums))
-                : plain_product(call, view(dy), true, view(x), false, view(sums));
+                : plain_product(call, dy, true, x, false, view(sums));
   if (done) add_parts(call, {{view(sums)}}, view(matrix_of(dw)));  // not when the call was refused
   return done;
 }

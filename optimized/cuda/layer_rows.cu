@@ -186,6 +186,21 @@ __global__ void multiples_kernel(std::int64_t* offsets, Index count, Index step)
   if (i < count) offsets[i] = i * step;
 }
 
+// The elements of w [E,O,I] one after the other in scratch memory.
+void* copied(Call& call, const Tensor& w) {
+  const int grid = grid_for(w.size());
+  if (w.element == 4) {
+    auto* copy = call.scratch<std::uint32_t>(w.size());
+    dense_kernel<<<grid, block, 0, call.stream()>>>(w, copy);
+    check_launch("dense");
+    return copy;
+  }
+  auto* copy = call.scratch<std::uint16_t>(w.size());
+  dense_kernel<<<grid, block, 0, call.stream()>>>(w, copy);
+  check_launch("dense");
+  return copy;
+}
+
 }  // namespace
 
 void scale_rows(Call& call, const Zones& zones, const Tensor& rows, const float* scale) {
@@ -262,23 +277,24 @@ float* widened(Call& call, const Tensor& x) {
   return copy;
 }
 
+void* aligned_copy(Call& call, const Tensor& x) {
+  const bool is_aligned = reinterpret_cast<std::uintptr_t>(x.data) % 256 == 0;
+  const bool is_dense = x.has_dense_rows() && (x.shape[0] <= 1 || x.strides[0] == x.shape[1]);
+  if (x.size() == 0 || (is_aligned && is_dense)) return x.data;
+  Tensor stack = x;
+  for (int axis = 2; axis > 0; --axis) {
+    stack.shape[axis] = x.shape[axis - 1], stack.strides[axis] = x.strides[axis - 1];
+  }
+  stack.rank = 3, stack.shape[0] = 1, stack.strides[0] = 0;
+  return copied(call, stack);
+}
+
 void* dense(Call& call, const dropless_tensor& given) {
   const Tensor w = tensor(&given, "weights", floats, {any, any, any});
   const bool has_gaps = (w.shape[2] > 1 && w.strides[2] != 1) ||
                         (w.shape[1] > 1 && w.strides[1] != w.shape[2]) ||
                         (w.shape[0] > 1 && w.strides[0] != w.shape[1] * w.shape[2]);
-  if (!has_gaps || w.size() == 0) return w.data;
-  const int grid = grid_for(w.size());
-  if (w.element == 4) {
-    auto* copy = call.scratch<std::uint32_t>(w.size());
-    dense_kernel<<<grid, block, 0, call.stream()>>>(w, copy);
-    check_launch("dense");
-    return copy;
-  }
-  auto* copy = call.scratch<std::uint16_t>(w.size());
-  dense_kernel<<<grid, block, 0, call.stream()>>>(w, copy);
-  check_launch("dense");
-  return copy;
+  return !has_gaps || w.size() == 0 ? w.data : copied(call, w);
 }
 
 dropless_tensor multiples(Call& call, Index groups, Index step) {

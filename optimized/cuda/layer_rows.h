@@ -35,6 +35,9 @@ void zero_vector(Call& call, const Tensor& vector);
 
 // x [N,M] as fp32 without gaps: its own memory where it is that already, else a scratch copy.
 float* widened(Call& call, const Tensor& x);
+// x [N,M] without gaps from a multiple of 256 bytes on: its own memory where it is that already,
+// else a scratch copy.
+void* aligned_copy(Call& call, const Tensor& x);
 // The elements of w [E,O,I] without gaps: its own memory when it has none, else a scratch copy.
 void* dense(Call& call, const dropless_tensor& w);
 // Scratch offsets 0, step, 2 step, ... [groups + 1] i64.

@@ -65,4 +65,15 @@ inline void check_launch(const char* kernel) {
   check(cudaGetLastError(), kernel);
 }
 
+// For what must not happen while a graph is made of the stream.
+inline void refuse_while_captured(cudaStream_t stream, const char* what) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &capture), "asking whether the stream is captured");
+  if (capture == cudaStreamCaptureStatusNone) return;
+  throw Refusal{DROPLESS_INTERNAL_ERROR,
+                std::string(what) +
+                    ", which a captured stream does not allow; make the same call once before the "
+                    "capture"};
+}
+
 }  // namespace dropless::cuda

@@ -19,13 +19,7 @@ constexpr std::size_t smallest_chunk = std::size_t{4} << 20;
 }  // namespace
 
 void* Workspace::allocate(std::size_t bytes, cudaStream_t stream) {
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream, &capture), "asking whether the stream is captured");
-  if (capture != cudaStreamCaptureStatusNone) {
-    throw Refusal{DROPLESS_INTERNAL_ERROR,
-                  "scratch memory has to grow, which a captured stream does not allow; make the "
-                  "same call once before the capture"};
-  }
+  refuse_while_captured(stream, "scratch memory has to grow");
   void* memory = nullptr;
   check(cudaMalloc(&memory, bytes), "allocating scratch memory");
   return memory;

@@ -136,6 +136,8 @@ INSTANTIATE_TEST_SUITE_P(
     Shapes, QuantizedActivation,
     testing::Values(Activated{DROPLESS_BF16, DROPLESS_SWIGLU, 2048, false, false},
                     Activated{DROPLESS_BF16, DROPLESS_SWIGLU, 64, false, true},
+                    Activated{DROPLESS_BF16, DROPLESS_SWIGLU, 2080, false, true},
+                    Activated{DROPLESS_FP32, DROPLESS_SWIGLU, 4104, true, false},
                     Activated{DROPLESS_BF16, DROPLESS_SWIGLU, 40, true, true},
                     Activated{DROPLESS_BF16, DROPLESS_SWIGLU_CLAMPED, 33, true, false},
                     Activated{DROPLESS_BF16, DROPLESS_RELU2, 31, false, false},
@@ -220,6 +222,62 @@ INSTANTIATE_TEST_SUITE_P(
                     Dense{DROPLESS_BF16, DROPLESS_BF16, DROPLESS_FP32, 48, 16, 64, 8},
                     Dense{DROPLESS_BF16, DROPLESS_FP32, DROPLESS_FP32, 9, 7, 21, 0},
                     Dense{DROPLESS_FP32, DROPLESS_FP32, DROPLESS_FP32, 33, 5, 70, 3}));
+
+// GENERAL-6: how operands lie in memory changes no bit, not even of sums that are rounded.
+TEST_F(LayerParts, DenseProductsDoNotDependOnStrides) {
+  constexpr Index rows = 96, out = 32, in = 2048;
+  const Values x = hostile(rows * in), w = hostile(out * in + 1);
+  const Values shifted(w.begin() + 1, w.end());
+  Values turned;  // x with its axes in each other's place
+  for (Index c = 0; c < in; ++c) {
+    for (Index r = 0; r < rows; ++r) turned.push_back(x[static_cast<std::size_t>(r * in + c)]);
+  }
+  const dropless_tensor* xt = input(DROPLESS_BF16, {rows, in}, x);
+  const dropless_tensor* wt = input(DROPLESS_BF16, {out, in}, shifted);
+  dropless_tensor x_turned = *input(DROPLESS_BF16, {in, rows}, turned);
+  std::swap(x_turned.shape[0], x_turned.shape[1]),
+      std::swap(x_turned.strides[0], x_turned.strides[1]);
+  const std::vector<std::pair<const dropless_tensor*, const dropless_tensor*>> layouts = {
+      {xt, wt},
+      {input(DROPLESS_BF16, {rows, in}, x, {.row_gap = 24}), wt},
+      {input(DROPLESS_BF16, {rows, in}, x, {.offset_bytes = 2}), wt},
+      {xt, input(DROPLESS_BF16, {out, in}, shifted, {.row_gap = 3, .offset_bytes = 6})},
+      {&x_turned, wt}};
+  std::vector<std::vector<std::uint8_t>> bits;
+  for (const auto& [rows_of_x, weights] : layouts) {
+    const Buffer& y = buffers->output("y", DROPLESS_FP32, {rows, out});
+    const Linear linear{stacked(*weights), {}, nullptr, true, false, DROPLESS_E4M3};
+    ASSERT_TRUE(run([&, given = rows_of_x](Call& call) {
+      return dense_forward(call, linear, *given, *y.tensor());
+    }));
+    bits.push_back(y.bytes());
+    EXPECT_EQ(bits.back(), bits.front());
+  }
+}
+
+// The gradient of a weight is the caller's: not written when the device refused the call before.
+TEST_F(LayerParts, RefusedCallsLeaveGradientsAlone) {
+  const Values dy(6 * 4, 1.0), x(6 * 8, 1.0);
+  const dropless_tensor* dyt = input(DROPLESS_FP32, {6, 4}, dy);
+  const dropless_tensor* xt = input(DROPLESS_FP32, {6, 8}, x);
+  const Buffer& dw = buffers->output("dw", DROPLESS_BF16, {4, 8}, {.row_gap = 5});
+  const Linear linear{stacked(*dw.tensor()), {}, nullptr, true, false, DROPLESS_E4M3};
+  const auto backward = [&](int refusal) {
+    return run([&](Call& call) {
+      EXPECT_EQ(cudaMemsetAsync(call.refusal_word(), refusal, sizeof(int), call.stream()),
+                cudaSuccess);
+      const bool done = dense_backward_weight(call, linear, *dyt, *xt, stacked(*dw.tensor()));
+      EXPECT_EQ(cudaMemsetAsync(call.refusal_word(), 0, sizeof(int), call.stream()), cudaSuccess);
+      return done;
+    });
+  };
+  ASSERT_TRUE(backward(1));
+  const std::vector<bool> untouched = dw.untouched();
+  EXPECT_TRUE(std::all_of(untouched.begin(), untouched.end(), [](bool same) { return same; }));
+  ASSERT_TRUE(backward(0));
+  EXPECT_EQ(dw.values(), Values(4 * 8, 6.0));
+  EXPECT_TRUE(buffers->damage().empty());
+}
 
 // What cuBLASLt does not take, or what has a bias, is left to the grouped GEMM.
 TEST_F(LayerParts, WhatIsNotDenseIsLeftAlone) {
