@@ -1,481 +1,154 @@
 // SPDX-License-Identifier: Apache-2.0
 // Routing: scores, group limit, selection, weights and counts in one pass over the logits. A warp
-// per token. ROUTING-1 to 10, 13.
+// takes one token (routing_row.cuh) or four at once (routing_four.cuh). ROUTING-1 to 10, 13.
 //
 // Floor: every logit is read once and K ids and weights are written; T = 32768, E = 256, K = 8,
-// fp32: 34 MB + 2 MB, 9 us at 4 TB/s. Selection is issue-bound beside it: K rounds of a warp-wide
-// maximum over integer keys that order like the compared values.
+// fp32: 34 MB + 2 MB, 9 us at 4 TB/s. The issue of instructions is the limit beside it.
 #include "optimized/cuda/device_refusal.h"
 #include "optimized/cuda/operations.h"
-#include "optimized/cuda/route_settings.h"
-#include "optimized/cuda/scores.cuh"
+#include "optimized/cuda/routing_four.cuh"
 
 namespace dropless::cuda {
 namespace {
 
-struct Route {
-  RouteSettings settings;
-  Tensor logits, bias, token_mask, given_ids, expert_scale;
-  Tensor ids, weights, scores, counts;
-  bool aligned;  // logits may be read in vectors
-  // Neighbouring lanes, a power of two, that hold a whole group in registers where its score comes
-  // from at most two of the compared values; otherwise 0.
-  int group_lanes;
-  int batch;  // tokens that a warp selects for one after the other and weighs at once: 1 or 4
-  const int* refusal;
-};
-
-// Memory of one warp in shared memory.
-struct Scratch {
-  float* compared;             // [E], with a group limit only: what group scores are made of
-  std::uint32_t* keys;         // [E], generic width only
-  int* ids;                    // [batch, K]
-  std::uint32_t* group_keys;   // [G]
-  std::uint32_t* kept_groups;  // [G]
-};
-
-constexpr int narrow = 8;       // experts of a lane that fit into registers
-constexpr int most_warps = 32;  // one block a multiprocessor: few of them add to the counts
-
-__host__ __device__ inline int words_of_warp(const RouteSettings& s, bool generic, int batch) {
-  const int groups = s.groups > 1 ? 2 * s.groups + s.experts : 0;
-  return batch * s.top_k + (generic ? s.experts : 0) + groups;
-}
-
-__device__ inline Scratch scratch_of(const RouteSettings& s, bool generic, int batch,
-                                     std::uint32_t* memory) {
-  Scratch scratch;
-  scratch.ids = reinterpret_cast<int*>(memory);
-  scratch.keys = memory + batch * s.top_k;
-  scratch.group_keys = scratch.keys + (generic ? s.experts : 0);
-  scratch.kept_groups = scratch.group_keys + s.groups;
-  scratch.compared = reinterpret_cast<float*>(scratch.kept_groups + s.groups);
-  return scratch;
-}
-
-// An integer that orders like the value, -0 like +0; 0 is below every value. Not for NaN.
-__device__ __forceinline__ std::uint32_t key_of(float value) {
-  const std::uint32_t bits = __float_as_uint(value + 0.0F);
-  return bits ^ (static_cast<std::int32_t>(bits) < 0 ? 0xFFFFFFFFu : 0x80000000u);
-}
-// The value of a key; of both zeros +0.
-__device__ __forceinline__ float value_of(std::uint32_t key) {
-  return __uint_as_float(key ^ ((key & 0x80000000u) != 0 ? 0x80000000u : 0xFFFFFFFFu));
-}
-// NaN counts as -Inf.
-__device__ __forceinline__ float not_nan(float value) {
-  return value == value ? value : -INFINITY;
-}
-
-// What a lane holds: neighbouring experts in registers (V), or every 32nd expert in shared memory
-// (V = 0). A key of 0 is not there, or has been taken.
-template <int V>
-struct Lane {
-  float logit[V], bias[V];
-  std::uint32_t key[V];
-  unsigned taken = 0;
-
-  __device__ static int expert(int lane, int i) { return lane * V + i; }
-  // What is the same for all tokens.
-  __device__ void begin(const Route& r, int lane, const Scratch&) {
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const int e = expert(lane, i);
-      bias[i] = r.bias.given && e < r.settings.experts ? not_nan(r.bias.as<float>(e)) : 0.0F;
-      key[i] = 0;
-    }
-  }
-  __device__ void load(const Route& r, Index t, int lane) {
-    Eight row;
-    load_eight(r.logits, t, lane * V, r.settings.experts - lane * V, r.aligned, row);
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      logit[i] = expert(lane, i) < r.settings.experts ? row.value[i] : -INFINITY;
-    }
-    taken = 0;
-  }
-  __device__ float at(const Route&, Index, int, int i) const {
-    return logit[i];
-  }
-  __device__ float bias_of(const Route&, int, int i) const {
-    return bias[i];
-  }
-  __device__ void set(int, int i, std::uint32_t value) {
-    key[i] = value;
-  }
-  template <bool again>
-  __device__ std::uint32_t get(int, int i) const {
-    return again && (taken >> i & 1u) != 0 ? 0 : key[i];
-  }
-  __device__ void take(int, int i) {
-    taken |= 1u << i;
-  }
-};
-template <>
-struct Lane<0> {
-  std::uint32_t* keys;
-
-  __device__ static int expert(int lane, int i) { return lane + i * warp_size; }
-  __device__ void begin(const Route&, int, const Scratch& scratch) { keys = scratch.keys; }
-  __device__ void load(const Route&, Index, int) {}
-  __device__ float at(const Route& r, Index t, int lane, int i) const {
-    return load_float(r.logits, t, expert(lane, i));
-  }
-  __device__ float bias_of(const Route& r, int lane, int i) const {
-    return r.bias.given ? not_nan(r.bias.as<float>(expert(lane, i))) : 0.0F;
-  }
-  __device__ void set(int lane, int i, std::uint32_t value) { keys[expert(lane, i)] = value; }
-  template <bool again>
-  __device__ std::uint32_t get(int lane, int i) const {
-    return keys[expert(lane, i)];
-  }
-  __device__ void take(int lane, int i) { keys[expert(lane, i)] = 0; }
-};
-
-// body(i, expert) for the experts of this lane; in registers also for those that do not exist,
-// whose logit is -Inf and whose key is 0, so that nothing branches.
-template <int V, class Body>
-__device__ __forceinline__ void for_experts(int experts, int lane, const Body& body) {
-  if constexpr (V > 0) {
-#pragma unroll
-    for (int i = 0; i < V; ++i) body(i, Lane<V>::expert(lane, i));
-  } else {
-    for (int i = 0; Lane<V>::expert(lane, i) < experts; ++i) body(i, Lane<V>::expert(lane, i));
-  }
-}
-
-// Sum of the `width` largest compared values of a group, in a fixed order. ROUTING-4.
-__device__ inline float group_score(const RouteSettings& s, const float* compared, int group) {
-  const int size = s.group_size(), width = s.group_width;
-  const float* members = compared + group * size;
-  if (width <= 2) {
-    float best = -INFINITY, second = -INFINITY;
-    int member = group % size;  // lanes begin at different members: other banks
-    for (int i = 0; i < size; ++i) {
-      const float value = members[member];
-      second = fmaxf(second, fminf(best, value));
-      best = fmaxf(best, value);
-      member = member + 1 < size ? member + 1 : 0;
-    }
-    return width == 1 ? best : best + second;
-  }
-  float sum = 0, last = INFINITY;
-  int last_member = -1;
-  for (int taken = 0; taken < width; ++taken) {
-    float best = -INFINITY;
-    int best_member = size;
-    for (int i = 0; i < size; ++i) {  // the largest one behind (last, last_member)
-      const float value = members[i];
-      const bool behind = value < last || (value == last && i > last_member);
-      if (behind && (best_member == size || value > best)) best = value, best_member = i;
-    }
-    sum += best;
-    last = best, last_member = best_member;
-  }
-  return sum;
-}
-
-// Marks the kept groups; equal scores fall to the lowest index.
-__device__ inline void keep_groups(const RouteSettings& s, const Scratch& scratch, int lane) {
-  __syncwarp();
-  for (int g = lane; g < s.groups; g += warp_size) {
-    scratch.group_keys[g] = key_of(not_nan(group_score(s, scratch.compared, g)));
-    scratch.kept_groups[g] = 0;
-  }
-  __syncwarp();
-  for (int kept = 0; kept < s.kept_groups; ++kept) {
-    std::uint32_t best = 0, where = 0xFFFFFFFFu;
-    for (int g = lane; g < s.groups; g += warp_size) {
-      const std::uint32_t key = scratch.group_keys[g];
-      if (key > best) best = key, where = static_cast<std::uint32_t>(g);
-    }
-    const std::uint32_t most = __reduce_max_sync(whole_warp, best);
-    const std::uint32_t first = __reduce_min_sync(whole_warp, best == most ? where : 0xFFFFFFFFu);
-    if (where == first && best == most) {
-      scratch.group_keys[first] = 0;
-      scratch.kept_groups[first] = 1;
-    }
-    __syncwarp();
-  }
-}
-
-// Clears the keys of the groups that are not kept, where group_lanes lanes hold a group.
-template <int V>
-__device__ __forceinline__ void keep_groups_of_lanes(const Route& r, Lane<V>& row, int lane) {
-  const RouteSettings& s = r.settings;
-  std::uint32_t best = 0, second = 0;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const std::uint32_t key = row.template get<false>(lane, i);
-    second = max(second, min(best, key));
-    best = max(best, key);
-  }
-  for (int step = 1; step < r.group_lanes; step *= 2) {
-    const std::uint32_t other = __shfl_xor_sync(whole_warp, best, step);
-    const std::uint32_t other_second = __shfl_xor_sync(whole_warp, second, step);
-    second = max(max(second, other_second), min(best, other));
-    best = max(best, other);
-  }
-  float score = value_of(best);
-  if (s.group_width == 2) score += value_of(second);
-  // No value has the key 0: that of a group is kept, or does not exist.
-  std::uint32_t left = lane * V < s.experts ? key_of(not_nan(score)) : 0;
-  bool kept = false;
-  for (int j = 0; j < s.kept_groups; ++j) {
-    const std::uint32_t most = __reduce_max_sync(whole_warp, left);
-    const int first = __ffs(static_cast<int>(__ballot_sync(whole_warp, left == most))) - 1;
-    if ((lane ^ first) < r.group_lanes) left = 0, kept = true;
-  }
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    if (!kept) row.set(lane, i, 0);
-  }
-}
-
-// The two largest keys of a lane, of equal ones the first; a lane rarely wins more than twice, so
-// that it rarely has to look again.
-struct TopTwo {
-  std::uint32_t best, second;
-  int where, second_where;
-  bool fresh;  // second has not moved up yet
-};
-
-// again: some have been taken.
-template <int V, bool again>
-__device__ __forceinline__ TopTwo top_two(const RouteSettings& s, const Lane<V>& row, int lane) {
-  TopTwo top = {0, 0, 0, 0, true};
-  for_experts<V>(s.experts, lane, [&](int i, int) {
-    const std::uint32_t key = row.template get<again>(lane, i);
-    if (key > top.best) {
-      top.second = top.best, top.second_where = top.where;
-      top.best = key, top.where = i;
-    } else if (key > top.second) {
-      top.second = key, top.second_where = i;
-    }
-  });
-  return top;
-}
-
-// ids[K] in descending order of the keys, equal ones in ascending order of the index.
-template <int V>
-__device__ __forceinline__ void select(const RouteSettings& s, Lane<V>& row, int lane,
-                                       const Scratch& scratch) {
-  TopTwo top = top_two<V, false>(s, row, lane);
-  for (int j = 0; j < s.top_k; ++j) {
-    const std::uint32_t most = __reduce_max_sync(whole_warp, top.best);
-    bool mine;
-    if constexpr (V > 0) {  // lower lanes have lower indices
-      const unsigned those = __ballot_sync(whole_warp, top.best == most);
-      mine = lane == __ffs(static_cast<int>(those)) - 1;
-    } else {
-      const std::uint32_t index = top.best == most
-                                      ? static_cast<std::uint32_t>(Lane<V>::expert(lane, top.where))
-                                      : 0xFFFFFFFFu;
-      mine = __reduce_min_sync(whole_warp, index) == index && top.best == most;
-    }
-    if (!mine) continue;
-    scratch.ids[j] = Lane<V>::expert(lane, top.where);
-    row.take(lane, top.where);
-    if (top.fresh) {
-      top.best = top.second, top.where = top.second_where;
-      top.fresh = false;
-    } else {
-      top = top_two<V, true>(s, row, lane);
-    }
-  }
-  __syncwarp();
-}
-
-// What makes a row's scores beside its logits.
-struct RowScores {
-  float most = 0, factor = 1;
-  bool nan_row = false;
-
-  [[nodiscard]] __device__ __forceinline__ float score(const RouteSettings& s, float l) const {
-    if (s.score_function == DROPLESS_SCORE_SOFTMAX) return expf(l - most) * factor;
-    return pointwise_score(s.score_function, l);
-  }
-};
-
-template <int V>
-__device__ __forceinline__ RowScores read_row(const Route& r, const Lane<V>& row, Index t,
-                                              int lane) {
-  const RouteSettings& s = r.settings;
-  RowScores scores;
-  if (s.score_function != DROPLESS_SCORE_SOFTMAX) {
-    bool nan = false;
-    for_experts<V>(s.experts, lane, [&](int i, int) {
-      const float l = row.at(r, t, lane, i);
-      nan |= l != l;
-    });
-    scores.nan_row = __any_sync(whole_warp, nan) != 0;
-    return scores;
-  }
-  RowKinds kinds;
-  for_experts<V>(s.experts, lane, [&](int i, int) { kinds.see(row.at(r, t, lane, i)); });
-  kinds.join();
-  scores.nan_row = kinds.is_nan_row(s.score_function);
-  scores.most = kinds.most;
-  float sum = 0;
-  for_experts<V>(s.experts, lane,
-                 [&](int i, int) { sum += expf(row.at(r, t, lane, i) - scores.most); });
-  scores.factor = __frcp_rn(warp_sum(sum));
-  return scores;
-}
-
-// The keys of one score function.
-template <int V, class Score>
-__device__ __forceinline__ void compare_by(const Route& r, Lane<V>& row, Index t, int lane,
-                                           const Scratch& scratch, bool by_logits,
-                                           const Score& score_of) {
-  const RouteSettings& s = r.settings;
-  const auto compare = [&](int i, int e, bool plain) {
-    const float l = row.at(r, t, lane, i), score = score_of(l);
-    const float value = l == -INFINITY ? -INFINITY : score + row.bias_of(r, lane, i);
-    row.set(lane, i, key_of(by_logits ? l : value));
-    if (plain || e >= s.experts) return;
-    if (r.scores.given) r.scores.as<float>(t, e) = score;
-    if (s.groups > 1 && r.group_lanes == 0) scratch.compared[e] = value;
-  };
-  if ((s.groups == 1 || r.group_lanes > 0) && !r.scores.given) {
-    for_experts<V>(s.experts, lane, [&](int i, int e) { compare(i, e, true); });
-  } else {
-    for_experts<V>(s.experts, lane, [&](int i, int e) { compare(i, e, false); });
-  }
-}
-
-// Keys of the compared values (ROUTING-2 and 7), and the scores where they are asked for. Softmax
-// without a bias is ordered by its logits, which no underflow can make equal; group scores are made
-// of scores all the same.
-template <int V>
-__device__ __forceinline__ void compare_row(const Route& r, Lane<V>& row, Index t, int lane,
-                                            const RowScores& scores, const Scratch& scratch) {
-  const RouteSettings& s = r.settings;
-  switch (s.score_function) {
-    case DROPLESS_SCORE_SIGMOID:
-      return compare_by<V>(r, row, t, lane, scratch, false,
-                           [](float l) { return sigmoid_score(l); });
-    case DROPLESS_SCORE_SQRT_SOFTPLUS:
-      return compare_by<V>(r, row, t, lane, scratch, false,
-                           [](float l) { return sqrt_softplus_score(l); });
-    default:
-      return compare_by<V>(r, row, t, lane, scratch, !r.bias.given,
-                           [&](float l) { return scores.score(s, l); });
-  }
-}
-
 // Weights of the K ids (ROUTING-6): the few numbers of a token are combined in double, so that only
 // the scores and one rounding remain. A token t has `lanes` neighbouring lanes, of which this is
-// number `lane`; all of the warp take part.
-__device__ inline void weigh(const Route& r, Index t, int lane, int lanes, const RowScores& scores,
-                             const int* ids, unsigned* histogram) {
+// number `lane`; all of the warp take part. With fewer lanes than a warp there are no more than
+// eight ids, one a lane, and no softmax over the selected.
+template <int lanes, class Score>
+__device__ __forceinline__ void weigh(const Route& r, Index t, int lane, bool nan_row,
+                                      const Score& score, const int* ids, unsigned* histogram) {
+  constexpr bool alone = lanes < warp_size;  // at most one id a lane
   const RouteSettings& s = r.settings;
   const int slots = t < r.logits.shape[0] ? s.top_k : 0;
+  const bool after_top_k = !alone && s.after_top_k;
   // The logit of an id; -Inf, which weighs 0 (ROUTING-7), where there is none.
   const auto logit = [&](int id) {
     return id >= 0 && id < s.experts ? load_float(r.logits, t, id) : -INFINITY;
   };
   float most = -INFINITY;
-  if (s.after_top_k) {
+  if (after_top_k) {
     for (int j = lane; j < slots; j += lanes) most = fmaxf(most, logit(ids[j]));
     most = warp_max(most);
   }
   const auto raw = [&](float l) -> double {
     if (l == -INFINITY) return 0;
-    return static_cast<double>(s.after_top_k ? expf(l - most) : scores.score(s, l));
+    return static_cast<double>(after_top_k ? expf(l - most) : score(l));
   };
   double divisor = 1, own = 0;  // own: of the first id of this lane, as a rule the only one
   const float own_logit = lane < slots ? logit(ids[lane]) : -INFINITY;
   if (lane < slots) own = raw(own_logit);
-  if (s.after_top_k || s.renormalize) {
+  if (after_top_k || s.renormalize) {
     double sum = own;
-    for (int j = lane + lanes; j < slots; j += lanes) sum += raw(logit(ids[j]));
+    if (!alone) {
+      for (int j = lane + lanes; j < slots; j += lanes) sum += raw(logit(ids[j]));
+    }
     // Lanes without a slot hold 0; small K needs few steps.
-    for (int step = s.top_k <= 8 ? 4 : lanes / 2; step > 0; step /= 2) {
+    for (int step = alone || s.top_k <= 8 ? 4 : lanes / 2; step > 0; step /= 2) {
       sum += __shfl_xor_sync(whole_warp, sum, step);
     }
-    divisor = s.after_top_k ? sum : s.eps_maximum ? fmax(sum, s.eps) : sum + s.eps;
+    divisor = after_top_k ? sum : s.eps_maximum ? fmax(sum, s.eps) : sum + s.eps;
   }
-  for (int j = lane; j < slots; j += lanes) {
+  const auto store = [&](int j, float l, double value) {
     const int id = ids[j];
     const bool is_real = id >= 0 && id < s.experts;
-    const float l = j == lane ? own_logit : logit(id);
     double weight = 0;
     if (l != -INFINITY) {
-      weight = (j == lane ? own : raw(l)) / divisor * s.scale;
+      weight = value / divisor * s.scale;
       if (r.expert_scale.given) weight *= static_cast<double>(r.expert_scale.as<float>(id));
     }
     if (is_real) {
-      if (scores.nan_row) weight = static_cast<double>(NAN);
+      if (nan_row) weight = static_cast<double>(NAN);
       atomicAdd(&histogram[id], 1u);
     }
     r.ids.store_integer(id, t, j);
     r.weights.as<float>(t, j) = static_cast<float>(weight);
+  };
+  if (lane < slots) store(lane, own_logit, own);
+  if (!alone) {
+    for (int j = lane + lanes; j < slots; j += lanes) {
+      const float l = logit(ids[j]);
+      store(j, l, raw(l));
+    }
   }
   __syncwarp();
 }
 
-template <int V>
-__device__ __forceinline__ RowScores choose(const Route& r, Lane<V>& row, Index t, int lane,
-                                            const Scratch& scratch) {
-  const RouteSettings& s = r.settings;
-  const bool masked = r.token_mask.given && r.token_mask.as<std::uint8_t>(t) == 0;
-  row.load(r, t, lane);
-  RowScores scores = read_row<V>(r, row, t, lane);
-  const bool chosen = masked || r.given_ids.given || scores.nan_row;
-  if (!chosen || r.scores.given) compare_row<V>(r, row, t, lane, scores, scratch);
-  if (chosen) {
-    for (int j = lane; j < s.top_k; j += warp_size) {
-      scratch.ids[j] = masked              ? -1
-                       : r.given_ids.given ? static_cast<int>(r.given_ids.integer(t, j))
-                                           : j;  // any choice (ROUTING-8)
-    }
-    __syncwarp();
-  } else {
-    if (r.group_lanes > 0) {
-      if constexpr (V > 0) keep_groups_of_lanes<V>(r, row, lane);
-    } else if (s.groups > 1) {
-      keep_groups(s, scratch, lane);
-      for_experts<V>(s.experts, lane, [&](int i, int e) {
-        const bool kept = e < s.experts && scratch.kept_groups[e / s.group_size()] != 0;
-        if (!kept) row.set(lane, i, 0);
-      });
-    }
-    select<V>(s, row, lane, scratch);
+constexpr int never_quick = -1;  // else a score function: see is_quick()
+constexpr int quick_warps = 24;  // of a block: registers for 32 values a lane
+
+// The tokens that choose_four() leaves; out of line, so that it keeps its registers. Whether the
+// token of this lane is a row with NaN.
+__device__ __noinline__ bool choose_each(const Route& r, Index t, int lane, FourScratch& memory) {
+  Scratch scratch =
+      scratch_of(r.settings, false, 0, reinterpret_cast<std::uint32_t*>(memory.values));
+  Lane<narrow> row;
+  row.begin(r, lane, scratch);
+  bool nan_row = false;
+  for (int i = 0; i < four && t + i < r.logits.shape[0]; ++i) {
+    scratch.ids = memory.ids + i * r.settings.top_k;
+    const RowScores scores = choose<narrow>(r, row, t + i, lane, scratch);
+    if (lane / four_lanes == i) nan_row = scores.nan_row;
   }
-  return scores;
+  return nan_row;
 }
 
-template <int V>
-__global__ void __launch_bounds__(most_warps* warp_size, 1) route_kernel(Route r) {
-  extern __shared__ std::uint32_t memory[];
+// batch: tokens that a warp selects for, one after the other or (quick) at once, and weighs at
+// once.
+template <int V, int batch, int quick>
+__global__ void __launch_bounds__((quick == never_quick ? most_warps : quick_warps) * warp_size, 1)
+    route_kernel(const __grid_constant__ Route r) {
+  extern __shared__ __align__(16) std::uint32_t memory[];
   if (*r.refusal != 0) return;
   const RouteSettings& s = r.settings;
-  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  constexpr int lanes = warp_size / batch;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size, part = lane / lanes;
   const int warp = static_cast<int>(threadIdx.x) / warp_size;
   const int warps = static_cast<int>(blockDim.x) / warp_size;
   unsigned* histogram = memory;
   for (int e = static_cast<int>(threadIdx.x); e < s.experts; e += static_cast<int>(blockDim.x)) {
     histogram[e] = 0;
   }
-  __syncthreads();
-  Scratch scratch =
-      scratch_of(s, V == 0, r.batch, memory + s.experts + warp * words_of_warp(s, V == 0, r.batch));
-  int* const ids = scratch.ids;
-  const int lanes = warp_size / r.batch, part = lane / lanes;
-  Lane<V> row;
-  row.begin(r, lane, scratch);
-  const Index tokens = r.logits.shape[0];
-  const Index step = static_cast<Index>(gridDim.x) * warps * r.batch;
-  const Index begin = (static_cast<Index>(blockIdx.x) * warps + warp) * r.batch;
-  for (Index t = begin; t < tokens; t += step) {
-    RowScores scores;
-    for (int i = 0; i < r.batch && t + i < tokens; ++i) {
-      scratch.ids = ids + i * s.top_k;
-      const RowScores of_row = choose<V>(r, row, t + i, lane, scratch);
-      if (part == i) scores = of_row;
+  float* const bias = reinterpret_cast<float*>(memory + s.experts);
+  bool usual = true;
+  if constexpr (quick != never_quick) {
+    for (int e = static_cast<int>(threadIdx.x); e < s.experts; e += static_cast<int>(blockDim.x)) {
+      bias[e] = r.bias.given ? r.bias.as<float>(e) : 0.0F;
+      usual &= fabsf(bias[e]) < INFINITY;
     }
-    weigh(r, t + part, lane % lanes, lanes, scores, ids + part * s.top_k, histogram);
+  }
+  usual = __syncthreads_and(usual) != 0;
+  const Index tokens = r.logits.shape[0];
+  const Index step = static_cast<Index>(gridDim.x) * warps * batch;
+  Index t = (static_cast<Index>(blockIdx.x) * warps + warp) * batch;
+  if constexpr (quick != never_quick) {
+    FourScratch& scratch = reinterpret_cast<FourScratch*>(bias + s.experts)[warp];
+    const auto score = [](float l) { return pointwise_score(quick, l); };
+    for (; t < tokens; t += step) {
+      bool nan_row = false;
+      if (!usual || t + four > tokens || !choose_four(r, t, lane, score, bias, scratch)) {
+        nan_row = choose_each(r, t, lane, scratch);
+      }
+      weigh<lanes>(r, t + part, lane % lanes, nan_row, score, scratch.ids + part * s.top_k,
+                   histogram);
+    }
+  } else {
+    Scratch scratch =
+        scratch_of(s, V == 0, batch, memory + s.experts + warp * words_of_warp(s, V == 0, batch));
+    int* const ids = scratch.ids;
+    Lane<V> row;
+    row.begin(r, lane, scratch);
+    for (; t < tokens; t += step) {
+      RowScores scores;
+      for (int i = 0; i < batch && t + i < tokens; ++i) {
+        scratch.ids = ids + i * s.top_k;
+        const RowScores of_row = choose<V>(r, row, t + i, lane, scratch);
+        if (part == i) scores = of_row;
+      }
+      weigh<lanes>(
+          r, t + part, lane % lanes, scores.nan_row, [&](float l) { return scores.score(s, l); },
+          ids + part * s.top_k, histogram);
+    }
   }
   __syncthreads();
   for (int e = static_cast<int>(threadIdx.x); e < s.experts; e += static_cast<int>(blockDim.x)) {
@@ -502,33 +175,53 @@ int group_lanes(const RouteSettings& s, bool with_bias) {
   return whole && (lanes & (lanes - 1)) == 0 ? lanes : 0;
 }
 
-template <int V>
-void launch(Call& call, Route route) {
+// choose_four() applies; choose() takes the few tokens that it leaves.
+bool is_quick(const Route& r) {
+  const RouteSettings& s = r.settings;
+  const bool groups = s.groups == 1 || (s.groups == four_parts && s.group_width == 2 &&
+                                        2 * s.kept_groups >= s.top_k);
+  return s.experts == four_experts && s.top_k <= four_lanes && groups &&
+         s.score_function != DROPLESS_SCORE_SOFTMAX && r.aligned && !r.given_ids.given;
+}
+
+template <int V, int batch, int quick = never_quick>
+void launch(Call& call, const Route& route) {
   const RouteSettings& s = route.settings;
-  // Four tokens at a time where that gives no warp more than one token more than one at a time.
-  const Index all_warps = static_cast<Index>(call.device().multiprocessors) * most_warps;
-  const Index tokens = route.logits.shape[0], turns = ceil_div(tokens, all_warps);
-  const bool at_once = V > 0 && s.top_k <= 8 && !s.after_top_k && turns >= 4;
-  route.batch = at_once && 4 * ceil_div(tokens, 4 * all_warps) <= turns + 1 ? 4 : 1;
-  const Index available = call.device().shared_memory_per_block;
-  int warps = most_warps;
-  const auto bytes_with = [&](int count) {
-    return 4 * (s.experts + static_cast<Index>(count) * words_of_warp(s, V == 0, route.batch));
+  const int multiprocessors = call.device().multiprocessors;
+  const Index tokens = route.logits.shape[0], available = call.device().shared_memory_per_block;
+  const auto bytes_with = [&](Index count) -> Index {
+    if (quick != never_quick) return 8 * s.experts + count * Index{sizeof(FourScratch)};
+    return 4 * (s.experts + count * words_of_warp(s, V == 0, batch));
   };
-  while (warps > 1 && bytes_with(warps) > available / 2) warps /= 2;
+  int warps = most_warps;
+  if (quick != never_quick) {  // few tokens: on all multiprocessors
+    warps = static_cast<int>(
+        std::clamp<Index>(ceil_div(tokens, Index{batch} * multiprocessors), 1, quick_warps));
+  }
+  const Index most = quick != never_quick ? available : available / 2;
+  while (warps > 1 && bytes_with(warps) > most) warps /= 2;
   const Index bytes = bytes_with(warps);
   if (bytes > available) not_supported("num_experts: more than fit into shared memory");
+  const auto kernel = route_kernel<V, batch, quick>;
   if (bytes > 48 * 1024) {
-    check(cudaFuncSetAttribute(route_kernel<V>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(bytes)),
           "shared memory of the router");
   }
   // Blocks take several tokens each, so that few of them add to the counts in global memory.
-  const unsigned blocks =
-      grid_size(ceil_div(tokens, Index{warps} * route.batch), call.device().multiprocessors);
-  route_kernel<V><<<blocks, static_cast<unsigned>(warps * warp_size),
-                    static_cast<std::size_t>(bytes), call.stream()>>>(route);
+  const unsigned blocks = grid_size(ceil_div(tokens, Index{warps} * batch), multiprocessors);
+  kernel<<<blocks, static_cast<unsigned>(warps * warp_size), static_cast<std::size_t>(bytes),
+           call.stream()>>>(route);
   check_launch("route");
+}
+
+// Four tokens at a time where that gives no warp more than one token more than one at a time.
+bool at_once(const Call& call, const Route& route) {
+  const RouteSettings& s = route.settings;
+  const Index all_warps = static_cast<Index>(call.device().multiprocessors) * most_warps;
+  const Index tokens = route.logits.shape[0], turns = ceil_div(tokens, all_warps);
+  return s.top_k <= 8 && !s.after_top_k && turns >= 4 &&
+         4 * ceil_div(tokens, 4 * all_warps) <= turns + 1;
 }
 
 }  // namespace
@@ -556,10 +249,17 @@ void route_forward(Call& call, const dropless_route_args& args) {
   zero_counts<<<1, 1024, 0, call.stream()>>>(route.counts, call.refusal_word());
   check_launch("zero_counts");
   if (tokens > 0) {
-    if (experts <= narrow * warp_size) {
-      launch<narrow>(call, route);
+    const bool quick = is_quick(route);
+    if (quick && route.settings.score_function == DROPLESS_SCORE_SIGMOID) {
+      launch<narrow, four, DROPLESS_SCORE_SIGMOID>(call, route);
+    } else if (quick) {
+      launch<narrow, four, DROPLESS_SCORE_SQRT_SOFTPLUS>(call, route);
+    } else if (experts > narrow * warp_size) {
+      launch<0, 1>(call, route);
+    } else if (at_once(call, route)) {
+      launch<narrow, four>(call, route);
     } else {
-      launch<0>(call, route);
+      launch<narrow, 1>(call, route);
     }
   }
   call.ran("route");
