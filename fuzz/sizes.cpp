@@ -102,7 +102,8 @@ double work_of(const CaseId& id) {
   const double rows = buffer_rows(id, shape);
   const double matrices = e * h * i, products = rows * h * i;
   if (stage == "layer") {
-    const double repeated = id.family == "layer.state" ? 3 : 1;
+    const bool repeats = id.family == "layer.state" || id.family == "layer.strides";
+    const double repeated = repeats ? 3 : 1;
     return repeated * (2 * matrices + 0.02 * products + 0.5 * rows * (h + i) + 0.05 * t * e * h);
   }
   if (stage == "grouped_gemm") {

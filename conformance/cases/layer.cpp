@@ -105,6 +105,7 @@ void add_layer(Registry& registry) {
   add_layer_queue(registry);
   add_layer_stages(registry);
   add_layer_state(registry);
+  add_layer_strides(registry);
   add_layer_over_ranks(registry);
   add_layer_over_ranks_exact(registry);
   add_layer_over_ranks_refusals(registry);

@@ -112,8 +112,10 @@ TEST(Mistrusted, UniformCotangentsOfPermutation) {
 }
 
 TEST(Mistrusted, UniformCotangentOfALayer) {
-  expect_mistrust(first_case("layer.single_expert", {}), {.stream = "d_y", .uniform = 0.6},
-                  "the cotangent is not uniform");
+  for (const char* family : {"layer.single_expert", "layer.strides"}) {
+    expect_mistrust(first_case(family, {}), {.stream = "d_y", .uniform = 0.6},
+                    "the cotangent is not uniform");
+  }
 }
 
 // ---- gradients that are zero

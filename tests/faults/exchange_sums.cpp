@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tests/faults/exchanges.h"
+#include "tests/faults/refusals.h"
 
 namespace dropless::faults {
 namespace {
@@ -453,6 +454,34 @@ void add_combine_backward(std::vector<Fault>& faults) {
       });
 }
 
+// A matrix that is a part of a larger one is taken for one of its own.
+template <auto entry>
+void as_dense(Planted& planted, const dropless_tensor* Exchanges::Args<entry>::*matrix) {
+  Exchanges exchanges(planted);
+  exchanges.around<entry>([matrix](const auto& next, auto& a, Seat&) {
+    if (!has_elements(a.*matrix)) return next(a);
+    const dropless_tensor dense = without_strides(*(a.*matrix));
+    a.*matrix = &dense;
+    return next(a);
+  });
+}
+
+void add_strides(std::vector<Fault>& faults) {
+  const auto add = adder(faults);
+  constexpr const char* padded = "operator O6: the valid stride for the padded one";
+  add("exchange.strides_of_expert_output_ignored", padded, "rows of other pairs are added up",
+      "expert output with gaps between its rows", {"EXCHANGE-6a", "EXCHANGE-6d"},
+      [](Planted& planted) { as_dense<combine>(planted, &Combine::rows); });
+  add("exchange.gradient_taken_as_contiguous", "pytorch 159620: a chunk of a fused matrix",
+      "gradients of other tokens are sent", "an output gradient with gaps between its rows",
+      {"EXCHANGE-7c"},
+      [](Planted& planted) { as_dense<combine_backward>(planted, &CombineBackward::d_y); });
+  add("exchange.strides_of_input_gradient_ignored", padded,
+      "sums of row gradients are written without gaps",
+      "an input gradient with gaps between its rows", {"EXCHANGE-7a", "GENERAL-0"},
+      [](Planted& planted) { as_dense<dispatch_backward>(planted, &DispatchBackward::d_x); });
+}
+
 }  // namespace
 
 void add_exchange_sums(std::vector<Fault>& faults) {
@@ -461,6 +490,7 @@ void add_exchange_sums(std::vector<Fault>& faults) {
   add_weights(faults);
   add_dispatch_backward(faults);
   add_combine_backward(faults);
+  add_strides(faults);
 }
 
 }  // namespace dropless::faults

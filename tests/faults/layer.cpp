@@ -359,6 +359,7 @@ void add_layer(std::vector<Fault>& faults) {
   add_routing_of_the_layer(faults);
   add_recipe(faults);
   add_layer_backward(faults);
+  add_layer_strides(faults);
   add_layer_elsewhere(faults);
   add_layer_over_ranks(faults);
 }

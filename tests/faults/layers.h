@@ -12,6 +12,7 @@ namespace dropless::faults {
 void add_layer_backward(std::vector<Fault>& faults);
 void add_layer_elsewhere(std::vector<Fault>& faults);
 void add_layer_over_ranks(std::vector<Fault>& faults);
+void add_layer_strides(std::vector<Fault>& faults);
 
 using Forward = dropless_layer_args;
 using Backward = dropless_layer_backward_args;

@@ -427,6 +427,19 @@ void add_contract(std::vector<Fault>& faults) {
                         return status;
                       });
                     }});
+  faults.push_back({.name = "optimizer.strides_ignored",
+                    .provenance = "operator O6: the valid stride for the padded one",
+                    .symptom = "gradients of other parameters are read",
+                    .trigger = "a gradient that is a column of a matrix",
+                    .clauses = {"GENERAL-6"},
+                    .plant = [](Planted& planted) {
+                      planted.around<&Table::adamw>([](const auto& next, Adamw& a) {
+                        if (!is_readable(a.gradient)) return next(a);
+                        const dropless_tensor dense = without_strides(*a.gradient);
+                        a.gradient = &dense;
+                        return next(a);
+                      });
+                    }});
   const auto ranks = [&](const char* name, const char* provenance, const char* symptom,
                          const char* trigger) {
     faults.push_back({.name = name,

@@ -40,19 +40,20 @@ void run_dispatch_backward(CaseRun& run) {
   const RankValues& values = row_values(world, routing, "d_rows", hidden, data, dtype);
   const Index length = world.buffer_rows(routing), tokens = routing.tokens(world.rank);
   Buffers& buffers = run.buffers();
-  Buffer& d_rows =
-      buffers.input("d_rows", dtype, {length, hidden},
-                    arranged(world, routing, session.order, hidden, values[at(world.rank)], nan));
-  Buffer& d_x = buffers.output("d_x", dtype, {tokens, hidden});
+  Buffer& d_rows = buffers.input(
+      "d_rows", dtype, {length, hidden},
+      arranged(world, routing, session.order, hidden, values[at(world.rank)], nan), world.gaps(7));
+  Buffer& d_x = buffers.output("d_x", dtype, {tokens, hidden}, world.gaps(5));
   Buffer *d_row_weights = nullptr, *d_weights = nullptr;
   if (run.word("weights") == "given") {
     const Index columns = world.flat() ? top_k : 1;
     const std::vector<double> placed =
         arranged(world, routing, session.order, columns,
                  weight_gradients(world, routing)[at(world.rank)], nan);
-    d_row_weights = &buffers.input("d_row_weights", DROPLESS_FP32,
-                                   world.flat() ? Shape{length, top_k} : Shape{length}, placed);
-    d_weights = &buffers.output("d_weights", DROPLESS_FP32, {tokens, top_k});
+    d_row_weights =
+        &buffers.input("d_row_weights", DROPLESS_FP32,
+                       world.flat() ? Shape{length, top_k} : Shape{length}, placed, world.gaps(3));
+    d_weights = &buffers.output("d_weights", DROPLESS_FP32, {tokens, top_k}, world.gaps(2));
   }
   session.handle.dispatch_backward(d_rows, d_row_weights, d_x, d_weights);
   const reference::Combined expected =
@@ -103,15 +104,16 @@ void run_combine_backward(CaseRun& run) {
   const RankValues& weights = row_weight_values(world, routing, "rows", run.word("data"));
   const Index length = world.buffer_rows(routing);
   Buffers& buffers = run.buffers();
-  Buffer& d_y =
-      buffers.input("d_y", dtype, {routing.tokens(world.rank), hidden}, dy[at(world.rank)]);
-  Buffer& d_rows = buffers.output("d_rows", dtype, {length, hidden});
+  Buffer& d_y = buffers.input("d_y", dtype, {routing.tokens(world.rank), hidden},
+                              dy[at(world.rank)], world.gaps(5));
+  Buffer& d_rows = buffers.output("d_rows", dtype, {length, hidden}, world.gaps(7));
   Buffer *rows = nullptr, *row_weights = nullptr, *d_row_weights = nullptr;
   reference::CombineGradient expected;
   if (world.weighted()) {
     const auto mine = at(world.rank);
     rows = &buffers.input("rows", dtype, {length, hidden},
-                          arranged(world, routing, session.order, hidden, values[mine], nan));
+                          arranged(world, routing, session.order, hidden, values[mine], nan),
+                          world.gaps(3));
     row_weights = &buffers.input("row_weights", DROPLESS_FP32, {length},
                                  arranged(world, routing, session.order, 1, weights[mine], nan));
     d_row_weights = &buffers.output("d_row_weights", DROPLESS_FP32, {length});

@@ -47,9 +47,9 @@ void run_sums(CaseRun& run) {
   const Index length = world.buffer_rows(routing);
   Buffers& buffers = run.buffers();
   // Padding and tail come back with NaN: nothing may follow from them.
-  Buffer& rows =
-      buffers.input("rows", dtype, {length, hidden},
-                    arranged(world, routing, session.order, hidden, values[at(world.rank)], nan));
+  Buffer& rows = buffers.input(
+      "rows", dtype, {length, hidden},
+      arranged(world, routing, session.order, hidden, values[at(world.rank)], nan), world.gaps(7));
   Buffer* row_weights = nullptr;
   if (world.weighted()) {
     row_weights =

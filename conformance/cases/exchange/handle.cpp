@@ -98,7 +98,7 @@ dropless_status RankHandle::try_plan(const Routing& routing, PlanBuffers& out,
   CaseRun& run = world_.run;
   Buffer& ids = run.buffers().input("ids", request.id_dtype,
                                     {routing.tokens(world_.rank), world_.settings.top_k},
-                                    routing.ids[at(world_.rank)]);
+                                    routing.ids[at(world_.rank)], world_.gaps(2));
   out = plan_buffers();
   auto args = make_args<dropless_exchange_plan_args>();
   args.exchange = exchange_;
@@ -155,8 +155,7 @@ dropless_status RankHandle::try_dispatch(const Routing& routing, const Sent& sen
   Buffers& buffers = run.buffers();
   const Index tokens = routing.tokens(world_.rank), top_k = world_.settings.top_k;
   const Index scale_bytes = world_.settings.scale_bytes, rows = world_.buffer_rows(routing);
-  // Every second rank's matrices have gaps between their rows.
-  const Layout gaps{.row_gap = world_.rank % 2 == 1 ? 3 : 0};
+  const Layout gaps = world_.gaps(3), plausible_gaps = world_.gaps(3, Poison::plausible);
   auto args = make_args<dropless_exchange_dispatch_args>();
   args.exchange = exchange_;
   if (x_ != nullptr && x_->dtype() == sent.dtype && x_->shape() == Shape{tokens, sent.hidden}) {
@@ -172,8 +171,7 @@ dropless_status RankHandle::try_dispatch(const Routing& routing, const Sent& sen
     // Both types that the contract allows.
     const dropless_dtype dtype = scale_bytes % 2 == 0 ? DROPLESS_U8 : DROPLESS_E8M0;
     args.scales = buffers.input("scales", dtype, {tokens, scale_bytes}, sent.scales, gaps).tensor();
-    out.row_scales = &buffers.output("row_scales", dtype, {rows, scale_bytes},
-                                     {.row_gap = gaps.row_gap, .poison = Poison::plausible});
+    out.row_scales = &buffers.output("row_scales", dtype, {rows, scale_bytes}, plausible_gaps);
     args.row_scales = out.row_scales->tensor();
   }
   if (!sent.unweighted && (!sent.weights.empty() || tokens == 0)) {
@@ -184,13 +182,11 @@ dropless_status RankHandle::try_dispatch(const Routing& routing, const Sent& sen
     args.row_weights = out.row_weights->tensor();
   }
   if (world_.flat()) {
-    out.row_ids =
-        &buffers.output("row_ids", DROPLESS_I32, {rows, top_k}, {.poison = Poison::plausible});
+    out.row_ids = &buffers.output("row_ids", DROPLESS_I32, {rows, top_k}, plausible_gaps);
     args.row_ids = out.row_ids->tensor();
   }
   if (world_.unordered()) {
-    out.row_source =
-        &buffers.output("row_source", DROPLESS_I32, {rows, 2}, {.poison = Poison::plausible});
+    out.row_source = &buffers.output("row_source", DROPLESS_I32, {rows, 2}, plausible_gaps);
     args.row_source = out.row_source->tensor();
   }
   return run.request("exchange_dispatch", run.implementation().exchange_dispatch, args);
@@ -215,9 +211,8 @@ dropless_status RankHandle::try_combine(const Routing&, const Buffer& rows,
 
 Buffer& RankHandle::combine(const Routing& routing, const Buffer& rows, const Buffer* row_weights,
                             dropless_dtype y_dtype) {
-  const Layout gaps{.row_gap = world_.rank % 2 == 1 ? 5 : 0};
-  Buffer& y = world_.run.buffers().output("y", y_dtype,
-                                          {routing.tokens(world_.rank), rows.shape().at(1)}, gaps);
+  Buffer& y = world_.run.buffers().output(
+      "y", y_dtype, {routing.tokens(world_.rank), rows.shape().at(1)}, world_.gaps(5));
   demand_ok(world_, routing, "exchange_combine", try_combine(routing, rows, row_weights, y));
   return y;
 }

@@ -68,6 +68,10 @@ class World {
   [[nodiscard]] bool flat() const { return reference::is_flat_layout(run.profile()); }
   [[nodiscard]] bool unordered() const;
   [[nodiscard]] bool weighted() const;  // expert-major with a weighted combine
+  // Every second rank's matrices have so many elements between their rows (GENERAL-6).
+  [[nodiscard]] Layout gaps(Index elements, Poison poison = Poison::all_ones) const {
+    return {.row_gap = rank % 2 == 1 ? elements : 0, .poison = poison};
+  }
   // Waits for all ranks; ends the case on this rank when another one has left it, whose verdict
   // says why.
   void meet() const;

@@ -183,14 +183,16 @@ void judge_output(CaseRun& run, const LayerData& data, const LayerCall& call, co
 }
 
 ExpectedGradients expected_gradients(const CaseRun& run, const LayerData& data,
-                                     const Replay& replay, std::span<const double> d_y) {
+                                     const Replay& replay, std::span<const double> d_y,
+                                     std::span<const double> d_logits) {
   const BoundInputs bounds = bound_inputs(run, data, replay);
   const auto forward = tolerances::layer_forward(bounds.call);
   reference::LayerInput input = input_of(data);
   input.given_ids = replay.ids;
   return {reference::layer_backward(data.settings, run.profile(), data.parameters(), input,
-                                    replay.output.trace, d_y, {data.dtype}),
-          tolerances::layer_backward(bounds.call, forward, d_y), replay.output.trace.counts};
+                                    replay.output.trace, d_y, {data.dtype}, d_logits),
+          tolerances::layer_backward(bounds.call, forward, d_y, d_logits),
+          replay.output.trace.counts};
 }
 
 std::vector<GradientOf> parameter_gradients(const ExpectedGradients& expected) {
@@ -210,7 +212,7 @@ std::vector<GradientOf> parameter_gradients(const ExpectedGradients& expected) {
 
 void judge_gradients(CaseRun& run, const LayerData& data, const LayerCall& call,
                      const Replay& replay, std::span<const double> d_y, const std::string& clause) {
-  const ExpectedGradients expected = expected_gradients(run, data, replay, d_y);
+  const ExpectedGradients expected = expected_gradients(run, data, replay, d_y, call.d_logits);
   Judge& judge = run.judge();
   judge.require(d_y.size() < 16 || trust::distinct(d_y) > 1, "the cotangent is not uniform");
   judge.bounded(clause, "d_x", *call.d_x, expected.value.d_x, expected.bound.d_x.error);

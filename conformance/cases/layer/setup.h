@@ -3,6 +3,7 @@
 // and their judgement against the reference under the bounds of a whole layer.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <string>
@@ -51,10 +52,15 @@ struct LayerData {
 // number of tokens where one is given.
 void fill_layer(const CaseRun& run, LayerData& data, Index tokens = -1);
 
+// How the tensors of a call lie in memory, by their names. A tensor of rank 1 with a gap is a
+// column of a matrix. Empty: all of them are dense.
+using LayoutOf =
+    std::function<Layout(std::string_view name, dropless_dtype dtype, const Shape& shape)>;
+
 // Buffers and arguments of a forward call and of a backward call on the same inputs.
 class LayerCall {
  public:
-  LayerCall(CaseRun& run, const LayerData& data);
+  LayerCall(CaseRun& run, const LayerData& data, LayoutOf layouts = {});
   void forward(bool keep);
   // d_y [T,H] in the dtype of the layer. With the state that the forward call kept, or without any.
   void backward(std::span<const double> d_y, bool use_saved);
@@ -73,6 +79,8 @@ class LayerCall {
 
   // False: calls are handed over and not waited for. They must have succeeded before.
   bool waits = true;
+  // The clause that a call breaks which does not succeed.
+  std::string_view demanded_by = "GENERAL-1";
 
   Buffer *x, *y, *ids, *counts;
   struct Gradient {
@@ -84,12 +92,19 @@ class LayerCall {
   Buffer* d_x = nullptr;
 
  private:
-  Buffer& parameter(const char* name, dropless_dtype dtype, Shape shape,
-                    const std::vector<double>& values);
+  const dropless_tensor* parameter(const char* name, dropless_dtype dtype, Shape shape,
+                                   const std::vector<double>& values);
+  // Buffers laid out as wanted, and a tensor by which they are handed in.
+  template <class Value>
+  Buffer& input(const char* name, dropless_dtype dtype, Shape shape,
+                const std::vector<Value>& values);
+  Buffer& output(const char* name, dropless_dtype dtype, Shape shape, Poison poison);
+  Layout layout(const char* name, dropless_dtype dtype, Shape& shape) const;
+  const dropless_tensor* tensor_of(const Buffer& buffer, std::size_t rank);
   template <class Args>
   void perform(std::string_view operation, dropless_status (*entry)(void*, dropless_call*, Args*),
                Args& args) {
-    if (waits) return run_.perform(operation, entry, args);
+    if (waits) return run_.perform(operation, entry, args, demanded_by);
     dropless_call call = call_on_queue(run_.implementation());
     hand_over(operation, entry(run_.implementation().context, &call, &args), call);
   }
@@ -98,9 +113,11 @@ class LayerCall {
 
   CaseRun& run_;
   const LayerData& data_;
+  LayoutOf layouts_;
+  std::deque<dropless_tensor> columns_;
   Buffer* d_y_ = nullptr;
   std::vector<double> d_y_values_;
-  dropless_layer_parameters parameters_{};
+  dropless_layer_parameters parameters_{}, wanted_{};
   dropless_layer_args args_{};
   std::map<std::string, Buffer*> memory_;
   bool holds_saved_ = false;
@@ -126,7 +143,8 @@ struct ExpectedGradients {
   std::vector<Index> counts;  // rows of each expert
 };
 ExpectedGradients expected_gradients(const CaseRun& run, const LayerData& data,
-                                     const Replay& replay, std::span<const double> d_y);
+                                     const Replay& replay, std::span<const double> d_y,
+                                     std::span<const double> d_logits = {});
 Replay replay_with(const CaseRun& run, const LayerData& data, std::vector<Index> ids);
 // One gradient of the layer with its value, its bound, and whether it is one of the experts'
 // matrices and biases, which are spread over ranks.
@@ -144,5 +162,6 @@ void add_layer_exact(Registry& registry);
 void add_layer_queue(Registry& registry);
 void add_layer_stages(Registry& registry);
 void add_layer_state(Registry& registry);
+void add_layer_strides(Registry& registry);
 
 }  // namespace dropless::conformance

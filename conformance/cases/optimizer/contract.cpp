@@ -182,6 +182,46 @@ Family determinism_family() {
   return family;
 }
 
+// ---- optimizer.strides
+
+// The parameter, its gradient and its state as columns of matrices.
+void run_strides(CaseRun& run) {
+  AdamwData data = typical_data(run, 301);
+  data.has_master = run.word("master") == "yes";
+  AdamwCall dense(run, data, "dense ");
+  dense.perform();
+  judge_adamw(run, data, dense);
+  for (const Index gap : {1, 6}) {
+    const std::string what = " with gaps of " + std::to_string(gap);
+    const Layout layout = {.row_gap = gap, .offset_bytes = 4 * gap, .poison = {}};
+    AdamwCall call(run, data, std::to_string(gap) + " ", layout);
+    call.perform(0, "GENERAL-6");
+    if (run.profile().determinism == DROPLESS_DETERMINISTIC_NO) {
+      judge_adamw(run, data, call);
+      continue;
+    }
+    const auto same = [&](const char* name, const Buffer& got, const Buffer& expected) {
+      run.judge().same_bytes("GENERAL-6", name + what, got, expected.bytes());
+    };
+    same("weight", *call.weight, *dense.weight);
+    same("first_moment", *call.first_moment, *dense.first_moment);
+    same("second_moment", *call.second_moment, *dense.second_moment);
+    if (data.has_master) same("master", *call.master, *dense.master);
+  }
+}
+
+Family strides_family() {
+  Family family;
+  family.name = "optimizer.strides";
+  family.purpose = "Elements that do not follow each other in memory give the same bits";
+  family.clauses = with_step_clauses("GENERAL-6");
+  family.clauses.insert(family.clauses.end(), {"OPTIMIZER-1c", "OPTIMIZER-1e"});
+  family.parameters = {word_parameter("master", {"no", "yes"}, "fp32 weights beside bf16 ones")};
+  family.select = tiers({{{"master", "yes"}}}, product({{"master", {"no", "yes"}}}));
+  family.run = run_strides;
+  return family;
+}
+
 }  // namespace
 
 void add_optimizer_contract(Registry& registry) {
@@ -190,6 +230,7 @@ void add_optimizer_contract(Registry& registry) {
   registry.add(nan_family());
   registry.add(refused_shapes_family());
   registry.add(determinism_family());
+  registry.add(strides_family());
 }
 
 }  // namespace dropless::conformance

@@ -67,11 +67,18 @@ AdamwData adamw_data(Index size, dropless_dtype gradient_dtype, dropless_dtype w
   return data;
 }
 
+const dropless_tensor* AdamwCall::tensor_of(const Buffer& buffer) {
+  if (buffer.shape().size() == 1) return buffer.tensor();
+  dropless_tensor column = *buffer.tensor();
+  column.rank = 1, column.shape[1] = column.strides[1] = 0;
+  return &columns_.emplace_back(column);
+}
+
 AdamwCall::AdamwCall(CaseRun& run, const AdamwData& data, const std::string& prefix,
                      const Layout& layout)
     : args(make_args<dropless_adamw_args>()), run_(run) {
   Buffers& buffers = run.buffers();
-  const Shape shape = {data.size()};
+  const Shape shape = layout.row_gap > 0 ? Shape{data.size(), 1} : Shape{data.size()};
   args.learning_rate = data.settings.learning_rate;
   args.beta1 = data.settings.beta1;
   args.beta2 = data.settings.beta2;
@@ -81,9 +88,8 @@ AdamwCall::AdamwCall(CaseRun& run, const AdamwData& data, const std::string& pre
   args.step = data.settings.step;
   args.seed = data.seed;
   args.weight_rounding = data.rounding;
-  args.gradient =
-      buffers.input(prefix + "gradient", data.gradient_dtype, shape, data.gradient, layout)
-          .tensor();
+  args.gradient = tensor_of(
+      buffers.input(prefix + "gradient", data.gradient_dtype, shape, data.gradient, layout));
   first_moment =
       &buffers.in_out(prefix + "first_moment", data.moment_dtype, shape, data.first_moment, layout);
   second_moment =
@@ -91,13 +97,13 @@ AdamwCall::AdamwCall(CaseRun& run, const AdamwData& data, const std::string& pre
   if (data.has_master) {
     master = &buffers.in_out(prefix + "master", DROPLESS_FP32, shape, data.weight, layout);
     weight = &buffers.output(prefix + "weight", data.weight_dtype, shape, layout);
-    args.master = master->tensor();
+    args.master = tensor_of(*master);
   } else {
     weight = &buffers.in_out(prefix + "weight", data.weight_dtype, shape, data.weight, layout);
   }
-  args.first_moment = first_moment->tensor();
-  args.second_moment = second_moment->tensor();
-  args.weight = weight->tensor();
+  args.first_moment = tensor_of(*first_moment);
+  args.second_moment = tensor_of(*second_moment);
+  args.weight = tensor_of(*weight);
   if (data.scale_in_tensor) {
     const std::vector<double> scale = {data.settings.gradient_scale};
     args.gradient_scale_tensor =

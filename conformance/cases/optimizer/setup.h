@@ -2,6 +2,7 @@
 // What the optimizer cases share: one AdamW step from known state, and its expectation.
 #pragma once
 
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@ AdamwData adamw_data(Index size, dropless_dtype gradient_dtype, dropless_dtype w
                      dropless_dtype moment_dtype, Random& random);
 std::vector<double> random_gradient(Index size, dropless_dtype dtype, Random& random);
 
+// With a gap every tensor is a column of a matrix.
 struct AdamwCall {
   AdamwCall(CaseRun& run, const AdamwData& data, const std::string& prefix = "",
             const Layout& layout = {});
@@ -43,7 +45,10 @@ struct AdamwCall {
   Buffer* master = nullptr;
 
  private:
+  const dropless_tensor* tensor_of(const Buffer& buffer);
+
   CaseRun& run_;
+  std::deque<dropless_tensor> columns_;
 };
 
 struct ExpectedAdamw {
