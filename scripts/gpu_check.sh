@@ -158,7 +158,7 @@ if [[ ! -x $tool ]]; then
   exit 1
 fi
 lines=60 part info "$tool" info -i "$implementation"
-part tests ctest --test-dir "$build" -L gpu -LE sanitizer --output-on-failure
+part tests ctest --test-dir "$build" -L gpu -LE compute_sanitizer --output-on-failure
 lines=150 part smoke "$tool" run --tier smoke -i "$implementation" -j "$workers" --results "$out/smoke.jsonl"
 lines=150 part standard "$tool" gate -i "$implementation" -j "$workers" --results "$out/standard.jsonl"
 lines=60 part fuzz bash -c fuzz_all

@@ -4,8 +4,10 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <map>
 #include <mutex>
+#include <string_view>
 
 namespace dropless::cuda {
 namespace {
@@ -26,7 +28,17 @@ dropless_status status_of(cublasStatus_t answer) {
   }
 }
 
+bool is_switched_off() {
+  const char* given = std::getenv("DROPLESS_CUBLASLT");
+  const std::string_view wish = given == nullptr ? "on" : given;
+  if (wish != "on" && wish != "off") {
+    refuse("DROPLESS_CUBLASLT is '" + std::string(wish) + "'; it may be on or off");
+  }
+  return wish == "off";
+}
+
 CublasLt open() {
+  if (is_switched_off()) not_supported("DROPLESS_CUBLASLT is off");
   const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
   void* file = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (file == nullptr) not_supported("dense products need " + name);

@@ -24,7 +24,7 @@ struct CublasLt {
 };
 
 // Opened once a process, or found missing once. Throws Refusal: NOT_SUPPORTED without the library
-// of this build's major version.
+// of this build's major version, or with DROPLESS_CUBLASLT=off in the environment.
 const CublasLt& cublaslt();
 
 // The handle for the GPU of the call; it lives as long as the process. Throws Refusal:
