@@ -140,14 +140,15 @@ std::vector<Axis> stride_axes(std::vector<std::string> models, std::vector<std::
 
 std::vector<Values> select_strides(Tier tier) {
   if (tier == Tier::full) return {};
-  // A shared expert; biases.
+  // A shared expert; biases; an expert bias.
   std::vector<Values> smoke = product(stride_axes({"llama-4-scout"}, group_words()));
   const auto add = [](std::vector<Values>& to, const std::vector<Axis>& axes) {
     for (Values& values : product(axes)) to.push_back(std::move(values));
   };
   add(smoke, stride_axes({"gpt-oss-20b"}, {"parameters", "gradients", "vectors"}));
+  add(smoke, stride_axes({"ernie-4-5-21b-a3b"}, {"vectors"}));
   if (tier == Tier::smoke) return smoke;
-  // Beside those: neither; a shared gate; an expert bias.
+  // Beside those: none of them; a shared gate.
   auto axes = stride_axes(
       {"llama-4-scout", "gpt-oss-20b", "mixtral-8x7b", "qwen1-5-moe-a2-7b", "ernie-4-5-21b-a3b"},
       group_words());
