@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A layer and a handle that do not fit each other: LAYER-4g. Each refusal stands between two steps
 // that succeed.
+#include <algorithm>
+
 #include "conformance/cases/data.h"
+#include "conformance/cases/exchange/setup.h"
 #include "conformance/cases/layer/over_ranks.h"
 #include "conformance/cases/routing/setup.h"
 
@@ -67,7 +70,7 @@ void run_refusals(CaseRun& run) {
   judge_step(step);  // the control
   const bool one_rank = what == "more_tokens_on_one_rank";
   std::vector<Index> tokens = step.tokens;
-  if (one_rank) tokens.back() += 1;
+  if (one_rank) tokens.back() = room_for(step, what).tokens + 1;  // it may have had fewer
   LayerGroup unfit(run, "unfit", tokens);
   fill(unfit);
   LayerExchange bad(step, room_for(step, what));
@@ -87,7 +90,14 @@ void run_refusals(CaseRun& run) {
 
 std::string objection(const Values& values) {
   const Index ranks = std::stoll(value_of(values, "ranks"));
-  return ranks < 2 ? "one rank has nothing to disagree about" : rank_objection(values, 8);
+  if (ranks < 2) return "one rank has nothing to disagree about";
+  const std::vector<Index> tokens =
+      tokens_of_ranks(value_of(values, "share"), std::stoll(value_of(values, "tokens")), ranks);
+  if (value_of(values, "what") == "more_tokens_than_the_handle" &&
+      *std::max_element(tokens.begin(), tokens.end()) == 0) {
+    return "no handle has room for fewer than no tokens";
+  }
+  return rank_objection(values, 8);
 }
 
 }  // namespace
