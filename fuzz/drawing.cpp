@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 
 #include "conformance/cases/models.h"
 #include "fuzz/families.h"
@@ -215,6 +216,14 @@ CaseId draw(const std::vector<const Family*>& families, const std::vector<Index>
   return walk_from(family, selected_case(family));
 }
 
+// RapidCheck records picks in one place of the process: hunts in several threads take turns.
+CaseId recorded(const std::vector<const Family*>& families, const std::vector<Index>& ends,
+                const rc::Random& random, int size) {
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  return rc::gen::exec([&] { return draw(families, ends); })(random, size).value();
+}
+
 }  // namespace
 
 int weight_of(const Family& family) {
@@ -230,12 +239,12 @@ rc::Gen<CaseId> any_case(std::vector<const Family*> families) {
   }
   return
       [families = std::move(families), ends = std::move(ends)](const rc::Random& random, int size) {
-        const auto drawn = rc::gen::exec([&] { return draw(families, ends); })(random, size);
-        return rc::shrinkable::shrinkRecur(drawn.value(), [families](const CaseId& id) {
-          const auto own = std::find_if(families.begin(), families.end(),
-                                        [&](const Family* f) { return f->name == id.family; });
-          return simpler_cases(**own, id);
-        });
+        return rc::shrinkable::shrinkRecur(
+            recorded(families, ends, random, size), [families](const CaseId& id) {
+              const auto own = std::find_if(families.begin(), families.end(),
+                                            [&](const Family* f) { return f->name == id.family; });
+              return simpler_cases(**own, id);
+            });
       };
 }
 
